@@ -1,0 +1,160 @@
+"""Laws of causality: output i depends on keys up to i, and on each of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnlaws.laws.law import law
+from attnlaws.laws.trial import Broken, Crashed, Trial, Unsuitable
+from attnlaws.problems.draw import Wants
+from attnlaws.problems.dtypes import round_to
+from attnlaws.targets.call import Call
+from attnlaws.targets.target import Target
+
+CAUSAL = Wants(causal=True, masks=("none",), regimes=("normal", "integer", "flat", "peaked", "tied"))
+
+
+def _needs_flag_and_mask(target: Target) -> str | None:
+    if target.conventions.causal != "flag":
+        return "takes no causal flag"
+    return None if target.abilities.routes else "takes no mask to compare with"
+
+
+def _far(call: Call, rows: slice, rng: np.random.Generator) -> Call:
+    """The call with the keys and values of some positions replaced by far, finite ones."""
+    key, value = call.key.copy(), call.value.copy()
+    size = 64.0 if call.dtype == "float16" else 1024.0
+    key[:, :, rows] = round_to(2.0 - 3.0 * key[:, :, rows] + rng.integers(-2, 3, key[:, :, rows].shape), call.dtype)
+    value[:, :, rows] = round_to(size * (1.0 + np.abs(value[:, :, rows])), call.dtype)
+    return call.but(key=key, value=value)
+
+
+@law("causality.future-keys", "the output at position i must not depend on keys after i", wants=CAUSAL, exact=True, share=1.5)
+def test_future_keys(trial: Trial) -> None:
+    """Replacing k_j and v_j leaves o_i as it was, bit for bit, for every i that may not see j: each j in turn, then all."""
+    keys, triangle = trial.problem.keys, trial.triangle()
+    trial.suitable(bool((~triangle).any()))
+    before = trial.run().output
+    chosen = range(keys) if keys <= 6 else sorted({1, keys - 1, *trial.rng.integers(1, keys, 4).tolist()})
+    for j in chosen:
+        for changed in (slice(j, j + 1), slice(j, keys)):
+            blind = ~triangle[:, changed].any(-1)
+            if not blind.any():
+                continue
+            moved = _far(trial.call, changed, trial.rng)
+            trial.agree(
+                trial.run(moved).output, moved, before, trial.call,
+                f"the output moves when a key that it may not see changes (key {j}{' and later' if changed.stop > j + 1 else ''})",
+                part=lambda a, rows=blind: a[:, :, rows], exact_hoped=True,  # type: ignore[misc]
+            )  # fmt: skip
+
+
+@law("causality.past-matters", "every allowed key has a weight", wants=CAUSAL)
+def test_past_matters(trial: Trial) -> None:
+    """With q = 0 each visible key has weight 1/n > 0, so changing it changes o_i: the diagonal and the first key too."""
+    call = trial.call.but(query=np.zeros_like(trial.call.query))
+    weights, shown = trial.weights(call), trial.allowed_pairs(call)
+    missing = shown & ~(weights > 0.25 / trial.problem.keys)
+    trial.evidence.add(weights.size, 0.0)
+    if missing.any():
+        _, _, i, j = (int(n) for n in np.argwhere(missing)[0])
+        raise Broken(f"query {i} may see key {j}, but its output doesn't depend on it", call=trial.one_hot(call))
+
+
+@law(
+    "causality.jacobian", "the gradient of output i by later keys and values is zero, and by allowed ones is not",
+    wants=Wants(causal=True, masks=("none",), regimes=("normal", "flat", "integer"), gradients=True, dtypes=("float32", "float64")),
+    exact=True,
+)  # fmt: skip
+def test_jacobian(trial: Trial) -> None:
+    """d o_i / d k_j = 0 and d o_i / d v_j = 0 for every j that i may not see; d o_i / d v_j = w_ij > 0 otherwise."""
+    call, triangle = trial.call, trial.triangle()
+    for i in sorted({0, trial.problem.queries - 1, int(trial.rng.integers(0, trial.problem.queries))}):
+        upstream = np.zeros((*call.query.shape[:3], call.value.shape[3]))
+        upstream[:, :, i] = 1.0
+        found = trial.run(upstream=upstream).gradients
+        hidden = ~triangle[i]
+        free = call.but(causal=False)
+        for role in ("key", "value"):
+            gradient = found[role]
+            trial.require(gradient is not None, f"no gradient reaches {role}")
+            assert gradient is not None
+            leak = gradient[:, :, hidden]
+            if np.any(leak != 0):  # weights zeroed after the softmax leave rounding here, never more
+                trial.evidence.not_exact += 1
+                _no_more_than_rounding(trial, role, leak, free, upstream, hidden)
+        value = found["value"]
+        assert value is not None
+        group = trial.problem.heads // trial.problem.kv_heads
+        seen = trial.exact().weights[:, ::group, i] > 1e-20  # below, a weight may vanish by underflow
+        reached = np.abs(value).max(-1) > 0
+        trial.require(bool(reached[seen].all()), f"no gradient of output {i} reaches a value that it sees")
+
+
+def _no_more_than_rounding(
+    trial: Trial, role: str, leak: np.ndarray, free: Call, upstream: np.ndarray, hidden: np.ndarray
+) -> None:  # type: ignore[type-arg] # fmt: skip
+    options = trial.exact(free)
+    grads = trial.exact_gradients(free, upstream)
+    at = ("query", "key", "value").index(role)
+    trial.within(
+        leak, np.zeros_like(leak), lambda p: trial.gradient_bounds(free, upstream, grads, p, options)[at][:, :, hidden],
+        f"the gradient of an output by a later {role} is not zero", call=trial.call, name=f"d{role}",
+    )  # fmt: skip
+
+
+@law("causality.flag-is-triangle", "the causal flag equals the explicit mask of its alignment", wants=CAUSAL,
+     applies=_needs_flag_and_mask)  # fmt: skip
+def test_flag_is_triangle(trial: Trial) -> None:
+    """o(causal) = o(mask = [j <= i + offset]), offset 0 (top-left) or S - L (bottom-right), for L != S both ways."""
+    call, triangle = trial.call, trial.triangle()
+    trial.suitable(bool(triangle.any(-1).all()))
+    routes = [r for r in trial.abilities.routes if r != "padding"]
+    trial.suitable(bool(routes))
+    route = routes[int(trial.rng.integers(0, len(routes)))]
+    masked = call.but(causal=False, visible=triangle, route=route)
+    if "LS" not in trial.abilities.mask_shapes:
+        masked = masked.but(visible=np.broadcast_to(triangle, masked.full(triangle).shape).copy())
+    trial.agree(
+        trial.run().output, call, trial.run(masked).output, masked,
+        "the causal flag differs from the explicit triangular mask",
+    )  # fmt: skip
+
+
+def _needs_both(target: Target) -> str | None:
+    missing = _needs_flag_and_mask(target)
+    if missing is None and target.conventions.mask_and_causal == "refused":
+        return f"refuses a mask with the causal flag ({target.abilities.refusals.get('mask and causal', '')})"
+    return missing
+
+
+@law(
+    "causality.flag-and-mask", "the causal flag with a mask is their intersection, or a clear error",
+    wants=Wants(causal=True, regimes=CAUSAL.regimes, masks=("random", "padding-right", "banded"), bias=False),
+    applies=_needs_both,
+)  # fmt: skip
+def test_flag_and_mask(trial: Trial) -> None:
+    """o(causal, mask m) = o(mask m and [j <= i]); the mask alone where that is the interface's rule."""
+    call = trial.call
+    if call.visible is None:  # the convention is "the mask alone": both must then be the mask
+        raise Unsuitable
+    try:
+        both = trial.run()
+    except Crashed as refusal:
+        raise Unsuitable from refusal
+    trial.agrees_with_oracle(both.output, call, "causal with a mask is not the intersection of the two")
+
+
+@law("causality.cutoff", "the first n rows are what the first n tokens alone give",
+     wants=Wants(causal=True, masks=("none",), rectangular=False, min_queries=2, bias=False))  # fmt: skip
+def test_cutoff(trial: Trial) -> None:
+    """o(x_1..x_L)[:n] = o(x_1..x_n) for causal attention with equal lengths."""
+    call, length = trial.call, trial.problem.queries
+    trial.suitable(length == trial.problem.keys)
+    whole = trial.run().output
+    for n in sorted({length - 1, int(trial.rng.integers(1, length))}):
+        part = call.but(query=call.query[:, :, :n], key=call.key[:, :, :n], value=call.value[:, :, :n])
+        trial.agree(
+            trial.run(part).output, part, whole, call, f"the first {n} rows change when later tokens are there",
+            part=lambda a: a, other=lambda a, n=n: a[:, :, :n],  # type: ignore[misc]
+        )  # fmt: skip

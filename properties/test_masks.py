@@ -1,0 +1,180 @@
+"""Laws of masks: what a mask hides is as if it were not there, in whatever form the mask is given."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnlaws.laws.law import law
+from attnlaws.laws.trial import Broken, Trial
+from attnlaws.problems.draw import Wants
+from attnlaws.problems.dtypes import round_to
+from attnlaws.targets.call import Array, Call
+from attnlaws.targets.target import Target
+
+SOME_MASK = ("random", "padding-right", "padding-left", "banded", "first-half")
+
+
+def _two_forms(target: Target) -> str | None:
+    return None if {"bool", "additive"} <= set(target.abilities.routes) else "takes masks in one form only"
+
+
+@law("masks.bool-is-additive", "a boolean mask equals the mask of 0 and -inf",
+     wants=Wants(masks=SOME_MASK, routes=("bool",), bias=False), applies=_two_forms)  # fmt: skip
+def test_bool_is_additive(trial: Trial) -> None:
+    """o(bool mask m) = o(additive mask log m), log 1 = 0 and log 0 = -inf."""
+    call = trial.call
+    trial.suitable(call.visible is not None)
+    additive = call.but(route="additive")
+    trial.agree(
+        trial.run().output, call, trial.run(additive).output, additive, "the boolean and the 0/-inf mask differ"
+    )  # fmt: skip
+
+
+@law("masks.padding-is-absence", "keys masked for all queries are as if they were not there",
+     wants=Wants(causal=False, masks=("padding-right", "padding-left", "first-half", "padding-right"), bias=False, min_keys=2))  # fmt: skip
+def test_padding_is_absence(trial: Trial) -> None:
+    """o(K, V, mask) = o(K without the masked keys, V likewise), whatever the masked keys hold; each sample by itself."""
+    call = trial.call
+    trial.suitable(call.visible is not None and trial.abilities.rectangular)
+    assert call.visible is not None
+    shown = np.asarray(call.full(call.visible), dtype=bool)
+    common = shown[:, 0, 0]
+    trial.suitable(bool((shown == common[:, None, None]).all()))
+    call = _filled(call, common, trial.rng)
+    whole = trial.run(call).output
+    for b in range(trial.problem.batch):
+        kept = common[b]
+        alone = call.but(
+            query=call.query[b : b + 1], key=call.key[b : b + 1, :, kept], value=call.value[b : b + 1, :, kept], visible=None
+        )  # fmt: skip
+        trial.agree(
+            trial.run(alone).output, alone, whole, call,
+            f"sample {b} differs from itself without its masked keys ({int(kept.sum())} of {kept.size} kept)",
+            part=lambda a: a, other=lambda a, b=b: a[b : b + 1],  # type: ignore[misc]
+        )  # fmt: skip
+
+
+def _filled(call: Call, kept: np.ndarray, rng: np.random.Generator) -> Call:  # type: ignore[type-arg]
+    """The call with the masked keys and values as they are, or large."""
+    if rng.random() < 0.5:
+        return call
+    hidden = ~kept[:, None, :, None]
+    factor = 16.0 if call.dtype == "float16" else 256.0
+    return call.but(
+        key=round_to(np.where(hidden, 8.0 * call.key + 1.0, call.key), call.dtype),
+        value=round_to(np.where(hidden, factor * (call.value + 1.0), call.value), call.dtype),
+    )
+
+
+@law("masks.empty-row", "a row without a visible key returns what the convention says, and spoils nothing else",
+     wants=Wants(causal=False, masks=("empty-row", "empty-sample", "empty-all"), bias=False, regimes=("normal", "integer", "flat")))  # fmt: skip
+def test_empty_row(trial: Trial) -> None:
+    """A row whose keys are all masked gives zeros, NaN, the mean of V or the unmasked row, as the card says; other rows
+    are untouched; where it gives zeros, gradients are finite."""
+    call = trial.call
+    trial.suitable(call.visible is not None)
+    exact = trial.exact()
+    empty = ~exact.visible.any(-1)
+    trial.suitable(bool(empty.any()))
+    output = trial.run().output
+    convention = trial.empty_row(call)
+    rest = np.where(empty[..., None], exact.output, output)
+    trial.agrees_with_oracle(rest, call, "a row without visible keys changes other rows", exact)
+    known = trial.conventions.known.get(f"empty_{call.route}", "")
+    words = f"a row without visible keys doesn't give {convention}"
+    if known == "unclear":
+        words = "a row without visible keys gives none of: zeros, NaN, the mean of V, the unmasked row"
+    _empty_as_said(trial, output, exact.output, empty, convention, words)
+    if trial.abilities.gradients and convention == "zeros":
+        _finite_gradients(trial, empty)
+
+
+def _empty_as_said(trial: Trial, output: Array, want: Array, empty: np.ndarray, convention: str, words: str) -> None:  # type: ignore[type-arg] # fmt: skip
+    got = output[empty]
+    if convention in ("zeros", "nan"):
+        trial.equal(got, want[empty], words, call=trial.call)
+        return
+    free = trial.call.but(visible=None, causal=False)
+    if convention == "uniform":
+        free = free.but(query=np.zeros_like(free.query))
+    # A finite fill of about -1e4 costs that many units in the last place of each score before it cancels.
+    spread = 2.0 * float(np.abs(free.value).max(initial=0.0))
+
+    def allowed(precision: object) -> Array:
+        unit = max(getattr(precision, "u_a", 0.0), getattr(precision, "u_scores", 0.0))
+        loss = 0.0 if convention == "uniform" else min(float(np.expm1(min(4e4 * unit, 5.0))), 1.0) * spread
+        return np.asarray(trial.bound(free, precision)[empty] + loss)  # type: ignore[arg-type]
+
+    trial.within(got, want[empty], allowed, words, call=trial.call)
+
+
+def _finite_gradients(trial: Trial, empty: np.ndarray) -> None:  # type: ignore[type-arg]
+    call = trial.call
+    upstream = np.ones((*call.query.shape[:3], call.value.shape[3]))
+    found = trial.run(upstream=upstream).gradients
+    for role, gradient in found.items():
+        if gradient is not None:
+            trial.require(bool(np.isfinite(gradient).all()), f"a row without visible keys makes d{role} not finite")
+    query = found.get("query")
+    if query is not None:
+        trial.require(bool((query[empty] == 0).all()), "a row of zeros has a gradient by its query")
+
+
+@law("masks.sensitivity", "an option that is taken changes the result where it must",
+     wants=Wants(regimes=("normal", "peaked", "integer", "needle")),
+     applies=lambda t: None if t.abilities.routes or t.abilities.causal or t.abilities.scale else "takes no option")  # fmt: skip
+def test_sensitivity(trial: Trial) -> None:
+    """Where the oracle's outputs with and without an option differ by more than rounding, the target's differ too.
+
+    "Accepted, then ignored" is the commonest fault of all.
+    """
+    call = trial.call
+    without: list[tuple[str, Call]] = []
+    if call.causal and trial.conventions.causal == "flag":
+        without.append(("the causal flag", call.but(causal=False)))
+    if call.visible is not None:
+        without.append((f"the {call.route} mask", call.but(visible=None)))
+    if call.bias is not None:
+        without.append(("the additive mask", call.but(bias=None)))
+    if call.scale is not None and trial.conventions.default_scale != "required":
+        without.append(("the scale", call.but(scale=None)))
+    trial.suitable(bool(without))
+    output, exact = trial.run().output, trial.exact()
+    for option, plain in without:
+        expected = np.abs(exact.output - trial.exact(plain).output)
+        precision = trial.ladder(call.dtype)[-1]
+        slack = trial.bound(call, precision, exact) + trial.bound(plain, precision)
+        must = expected > 4 * slack
+        if not must.any():
+            continue
+        moved = np.abs(output - trial.run(plain).output)
+        trial.evidence.add(int(must.sum()), 0.0)
+        if not (moved[must] > slack[must]).any():
+            raise Broken(f"{option} is accepted, then ignored: the output is the same without it", call=call)
+
+
+@law("masks.softmax-then-renormalise", "softmax, zero, renormalise equals softmax with -inf",
+     wants=Wants(bias=False, regimes=("normal", "flat", "tied"), masks=SOME_MASK, small=True),
+     applies=lambda t: "is always causal" if t.conventions.causal == "always" else None if t.abilities.routes or t.abilities.causal else "takes neither mask nor causal flag")  # fmt: skip
+def test_softmax_then_renormalise(trial: Trial) -> None:
+    """w'_ij = m_ij w_ij / sum_k m_ik w_ik are the masked weights, w the unmasked: the identity behind causal masking."""
+    call = trial.call
+    shown = trial.allowed_pairs()
+    trial.suitable(bool((~shown).any()))
+    free = call.but(visible=None, causal=False)
+    masked, plain = trial.weights(), trial.weights(free)
+    exact = trial.exact(trial.one_hot(free)).output
+    mass = np.where(shown, exact, 0.0).sum(-1, keepdims=True)
+    kept = np.where(shown, plain, 0.0)
+
+    def allowed(precision: object) -> Array:
+        own = trial.bound(trial.one_hot(free), precision) * shown  # type: ignore[arg-type]
+        rest = np.maximum(mass - own.sum(-1, keepdims=True), 1e-9)
+        return np.asarray(trial.bound(trial.one_hot(call), precision) + (own + own.sum(-1, keepdims=True)) / rest)  # type: ignore[arg-type]
+
+    with np.errstate(all="ignore"):
+        want = kept / kept.sum(-1, keepdims=True)
+    trial.suitable(bool(np.isfinite(want).all()))
+    trial.within(
+        masked, want, allowed, "masking is not softmax, zero, renormalise", call=trial.one_hot(call), name="weight"
+    )  # fmt: skip

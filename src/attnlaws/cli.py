@@ -1,0 +1,217 @@
+"""The command line.
+
+Exit codes: 0 all laws held; 1 a law was broken; 2 wrong usage or configuration; 3 the target could not be imported or
+adapted; 4 nothing was really compared; 5 a fault of attnlaws itself; 124 the time budget ended first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+import traceback
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+OK, BROKEN, USAGE, NO_TARGET, NOTHING, FAULT, TIMEOUT = 0, 1, 2, 3, 4, 5, 124
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit code."""
+    parser = _parser()
+    try:
+        options = parser.parse_args(arguments)
+    except SystemExit as leaving:
+        return int(leaving.code or 0)
+    if options.command is None:
+        parser.print_help()
+        return USAGE
+    return _guarded(options)
+
+
+def _guarded(options: argparse.Namespace) -> int:
+    """Every known error is one sentence and its exit code; an unknown one is a fault of ours, shown whole."""
+    from .problems.problem import CorruptCase
+    from .run.check import UnknownLaw
+    from .targets.address import BadConfiguration, NoSuchTarget
+    from .targets.conventions import UnknownChoice
+    from .targets.signature import CannotAdapt
+
+    try:
+        return int(options.run(options))
+    except (NoSuchTarget, CannotAdapt) as error:
+        print(f"attnlaws: {error}", file=sys.stderr)
+        return NO_TARGET
+    except (BadConfiguration, UnknownLaw, UnknownChoice, CorruptCase, _Usage) as error:
+        print(f"attnlaws: {error}", file=sys.stderr)
+        return USAGE
+    except KeyboardInterrupt:
+        print("attnlaws: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return OK
+    except Exception:
+        traceback.print_exc()
+        print("attnlaws: this is a fault of attnlaws, not of your target; please report the lines above", file=sys.stderr)
+        return FAULT
+
+
+class _Usage(Exception):
+    """Wrong usage that argparse can't see."""
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="attnlaws", description=__doc__.splitlines()[0] if __doc__ else None, epilog=(__doc__ or "").partition("\n\n")[2], formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser.description = "Which laws of attention does your code break?"
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    check = commands.add_parser("check", help="try the laws on a target")
+    check.add_argument("targets", nargs="+", metavar="TARGET", help="pkg.mod:attr, file.py:attr, a preset, or a name from pyproject.toml")
+    _run_options(check)
+    check.set_defaults(run=_check)
+    probe = commands.add_parser("probe", help="a target's conventions, as a card")
+    probe.add_argument("target", metavar="TARGET")
+    probe.add_argument("--device", default="cpu")
+    probe.set_defaults(run=_probe)
+    laws = commands.add_parser("laws", help="the list of laws, or one law with its formula")
+    laws.add_argument("law", nargs="?")
+    laws.set_defaults(run=_laws)
+    replay = commands.add_parser("replay", help="a recorded failure, again")
+    replay.add_argument("case", metavar="CASE.json")
+    replay.add_argument("--target", help="try the case on another target")
+    replay.add_argument("--device", default="cpu")
+    replay.set_defaults(run=_replay)
+    return parser
+
+
+def _run_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--laws", action="append", metavar="LAW", help="a law or a family; may be given again")
+    effort = parser.add_mutually_exclusive_group()
+    effort.add_argument("--profile", default="quick", choices=("quick", "full", "soak", "smoke"))
+    effort.add_argument("--quick", action="store_const", const="quick", dest="profile", help="--profile quick, the default")
+    effort.add_argument("--full", action="store_const", const="full", dest="profile", help="--profile full")
+    parser.add_argument("--budget", type=_seconds, metavar="60s", help="a limit in seconds, or with s, m, h")
+    parser.add_argument("--seed", type=int, default=0, help="another seed tries other problems (default 0)")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--dtype", action="append", metavar="DTYPE", help="only this dtype; may be given again, or with commas")
+    parser.add_argument("--verbose", "-v", action="store_true", help="also a line for each law that is not applicable")
+    parser.add_argument("--no-files", action="store_true", help="write no case files and scripts into .attnlaws/")
+
+
+def _seconds(text: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", text.strip())
+    if not found or float(found[1]) <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 60, 60s, 5m or 1h")
+    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, None: 1}[found[2]]
+
+
+def _check(options: argparse.Namespace) -> int:
+    from .run.check import select
+
+    select(options.laws)  # an unknown law is told before anything is imported for minutes
+    codes = [_check_one(options, name) for name in options.targets]
+    return next((code for code in (BROKEN, FAULT, NO_TARGET, USAGE, TIMEOUT, NOTHING) if code in codes), OK)
+
+
+def _check_one(options: argparse.Namespace, name: str) -> int:
+    from . import api
+    from .report.terminal import render
+    from .run.check import run_checks
+    from .run.ledger import Report
+
+    progress = Progress()
+    progress.say(f"{name}: importing and probing")
+    target = api.target_of(name, device=options.device)
+    dtypes = [d for given in options.dtype or [] for d in given.split(",")] or None
+
+    def show(report: Report) -> None:
+        progress.clear()
+        saved = report if options.no_files else api.save_failures(report)
+        print(render(saved, colour=sys.stdout.isatty(), verbose=options.verbose))
+
+    try:
+        report = run_checks(
+            target, laws=options.laws, profile=options.profile, budget=options.budget, seed=options.seed, dtypes=dtypes,
+            progress=progress.law, partial=lambda found: show(replace(found, out_of_time=True)),
+        )  # fmt: skip
+    except ValueError as error:
+        if type(error) is ValueError:
+            raise _Usage(str(error)) from error
+        raise
+    show(report)
+    return report.exit_code
+
+
+class Progress:
+    """One line on a terminal, a line now and then elsewhere: from the first second on."""
+
+    def __init__(self) -> None:
+        self.live = sys.stderr.isatty()
+        self.started = self.last = time.monotonic()
+
+    def say(self, text: str) -> None:
+        """Show a line of progress."""
+        if self.live:
+            sys.stderr.write(f"\r\x1b[K{text[:110]}")
+        else:
+            sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+    def law(self, name: str, number: int, total: int, judged: int) -> None:
+        """Called for every problem; shows at most four lines a second live, one every five seconds otherwise."""
+        now = time.monotonic()
+        if now - self.last >= (0.25 if self.live else 5.0):
+            self.last = now
+            self.say(f"{now - self.started:5.1f} s  law {number + 1} of {total}: {name}, {judged} problems")
+
+    def clear(self) -> None:
+        """Remove the live line."""
+        if self.live:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+def _probe(options: argparse.Namespace) -> int:
+    from . import api
+
+    print(api.card(api.target_of(options.target, device=options.device)), end="")
+    return OK
+
+
+def _laws(options: argparse.Namespace) -> int:
+    from .run.check import select
+
+    if options.law is None:
+        for law in select(None):
+            print(f"{law.name:<32} {law.statement}")
+        return OK
+    for law in select([options.law]):
+        print(f"{law.name}: {law.statement}\n\n{law.formula}\n")
+    return OK
+
+
+def _replay(options: argparse.Namespace) -> int:
+    from . import api
+    from .laws.load import load_laws
+    from .report.case import read_case
+    from .run.check import UnknownLaw, replay, select
+
+    case = read_case(Path(options.case))
+    if case.law not in load_laws():
+        raise UnknownLaw(f"the case is about the law {case.law!r}, which doesn't exist here")
+    name = options.target or case.target
+    if not name:
+        raise _Usage("the case names no target (it was given as an object); pass --target pkg.mod:attr")
+    target = api.target_of(name, device=options.device)
+    failure = replay(select([case.law])[0], target, case.problem)
+    print(f"{case.law} on {name}\n    {case.problem.describe()}")
+    if failure is None:
+        print("    held: the failure doesn't show any more" if case.reason else "    held")
+        return OK
+    print(f"    broken: {failure}")
+    return BROKEN
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,48 @@
+"""Finding the laws: beside the package where it is installed, in the repository's root where it is editable."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+from .law import LAWS, Law
+
+FOLDERS = ("properties", "statistics")
+
+
+def law_folders() -> list[Path]:
+    """The folders that hold test_*.py files with laws. Raises FileNotFoundError where an installation lacks them."""
+    package = Path(__file__).resolve().parents[1]
+    found = []
+    for name in FOLDERS:
+        places = (package / name, package.parents[1] / name)
+        folder = next((place for place in places if any(place.glob("test_*.py"))), None)
+        if folder is None:
+            raise FileNotFoundError(f"the laws in {name}/ are neither in {places[0]} nor in {places[1]}")
+        found.append(folder)
+    return found
+
+
+def load_laws() -> dict[str, Law]:
+    """Import each file of laws once; return the registry, in the order of the files and of the laws in them."""
+    for folder in law_folders():
+        for path in sorted(folder.glob("test_*.py")):
+            name = f"attnlaws.{folder.name}.{path.stem}"
+            if name in sys.modules:
+                continue
+            spec = importlib.util.spec_from_file_location(name, path)
+            assert spec is not None and spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            sys.modules[name] = module
+            spec.loader.exec_module(module)
+    return dict(sorted(LAWS.items(), key=lambda item: _order(item[0])))
+
+
+_FAMILIES = ("layout", "weights", "scores", "causality", "masks", "heads", "batch", "conduct")
+
+
+def _order(name: str) -> tuple[int, str]:
+    """Basic families first, so that the report reads from causes to consequences."""
+    family = name.split(".")[0]
+    return (_FAMILIES.index(family) if family in _FAMILIES else len(_FAMILIES), "")

@@ -1,0 +1,240 @@
+"""Drawing problems: one builder, fed by Hypothesis or by a covering design.
+
+Lists ascend, so that shrinking aims at the first item. Sizes are pairwise different as a rule, equal on purpose now and
+then, near tile edges often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from hypothesis import strategies as st
+
+from ..targets.conventions import Abilities, Conventions
+from .problem import EMPTY_MASKS, MASKS, REGIMES, Problem
+
+T = TypeVar("T")
+Pick = Callable[[str, Sequence[Any]], Any]
+
+EDGES = (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
+SCALES = (0.125, 0.3, 1.0, 0.5)
+
+
+@dataclass(frozen=True)
+class Wants:
+    """What a law needs of a problem. None means either way."""
+
+    causal: bool | None = None
+    masks: tuple[str, ...] | None = None
+    routes: tuple[str, ...] | None = None
+    bias: bool | None = None
+    regimes: tuple[str, ...] = REGIMES
+    dtypes: tuple[str, ...] | None = None
+    grouped: bool | None = None
+    scale: bool | None = None
+    min_batch: int = 1
+    min_heads: int = 1
+    min_queries: int = 1
+    min_keys: int = 1
+    rectangular: bool | None = None
+    small: bool = False
+    gradients: bool = False
+
+    def missing(self, abilities: Abilities, conventions: Conventions) -> str | None:
+        """Why a target can't be given such problems; None where it can."""
+        a = abilities
+        reasons = (
+            (self.causal is True and not a.causal, "takes no causal flag and is not always causal"),
+            (self.causal is False and conventions.causal == "always", "is always causal"),
+            (bool(self.masks) and "none" not in (self.masks or ()) and not a.routes, "takes no mask"),
+            (bool(self.routes) and not set(self.routes or ()) & set(a.routes), f"takes no {' or '.join(self.routes or ())} mask"),
+            (self.bias is True and not a.bias, "takes no additive mask"),
+            (self.grouped is True and not a.grouped, "takes no grouped heads"),
+            (self.scale is True and not a.scale, "takes no scale"),
+            (self.min_batch > 1 and not a.batch, "takes no batch"),
+            (self.min_heads > 1 and not a.heads, "takes one head"),
+            (self.rectangular is True and not a.rectangular, "takes equal lengths only"),
+            (self.gradients and not a.gradients, "has no gradients"),
+            (self.dtypes is not None and not set(self.dtypes) & set(a.dtypes), "doesn't take the dtype"),
+        )  # fmt: skip
+        return next((words for is_so, words in reasons if is_so), None)
+
+    def fits(self, problem: Problem, abilities: Abilities, conventions: Conventions) -> bool:
+        """Whether a problem, shrunk perhaps, is still one that `build` could have made for this target."""
+        a, p = abilities, problem
+        mask = p.mask != "none"
+        both = mask and p.causal and conventions.causal == "flag"
+        return not (
+            (self.causal is not None and conventions.causal != "always" and p.causal is not self.causal)
+            or (conventions.causal == "always" and not p.causal)
+            or (self.masks is not None and "none" not in self.masks and mask and p.mask not in self.masks)
+            or (mask and (p.route not in a.routes or (p.route != "padding" and p.mask_shape not in a.mask_shapes)))
+            or (both and not (a.mask_with_causal and conventions.mask_and_causal == "intersection"))
+            or (self.bias is True and not p.bias)
+            or (self.scale is True and p.scale is None)
+            or (self.grouped is True and p.heads == p.kv_heads)
+            or p.dtype not in a.dtypes
+            or (self.dtypes is not None and p.dtype not in self.dtypes)
+            or p.regime not in self.regimes
+            or (not a.value_width and p.head_dim != p.value_dim)
+            or (not a.heads and p.heads > 1)
+            or (p.queries != p.keys and (not a.rectangular or (p.causal and not a.rectangular_causal) or self.rectangular is False))
+            or (p.causal and conventions.alignment == "bottom-right" and p.queries > p.keys and p.mask not in EMPTY_MASKS)
+            or p.batch < self.min_batch
+            or p.heads < self.min_heads
+            or p.queries < self.min_queries
+            or p.keys < self.min_keys
+        )  # fmt: skip
+
+
+def build(pick: Pick, wants: Wants, target_abilities: Abilities, conventions: Conventions) -> Problem:
+    """One problem, every choice made by `pick(name, options)`."""
+    a = target_abilities
+    causal = _causal(pick, wants, a, conventions)
+    mask, route, shape = _mask(pick, wants, a, conventions, causal)
+    queries, keys = _lengths(pick, wants, a, conventions, causal, mask)
+    long = max(queries, keys) > 40
+    batch = pick("batch", _at_least(wants.min_batch, (1, 2) if long else (1, 2, 3))) if a.batch else 1
+    heads, kv_heads = _heads(pick, wants, a, long)
+    head_dim = pick("head_dim", (4, 1, 8) if long else (1, 2, 3, 4, 5, 8, 16, 12, 64, 80))
+    value_dim = head_dim if not a.value_width else pick("value_dim", (1, 2, 3, 6, head_dim))
+    if not long and pick("coincide", (0, 0, 0, 1)):
+        batch, queries, keys = _coincide(pick, wants, a, batch, heads, queries, keys)
+    bias_allowed = a.bias and route in ("additive", "bool") and (mask == "none" or route == "additive")
+    if causal and conventions.causal == "flag" and not (a.mask_with_causal and conventions.mask_and_causal == "intersection"):
+        bias_allowed = False
+    bias = bias_allowed and wants.bias is not False and (wants.bias is True or bool(pick("bias", (0, 0, 0, 1))))
+    scale = None
+    if a.scale and wants.scale is not False:
+        scale = pick("scale", SCALES if wants.scale else (None, None, *SCALES))
+    dtypes = [d for d in a.dtypes if wants.dtypes is None or d in wants.dtypes]
+    return Problem(
+        batch, heads, kv_heads, queries, keys, head_dim, value_dim, pick("dtype", dtypes[:1] * 3 + dtypes), causal,
+        mask, route, shape, bias, scale, pick("regime", wants.regimes), pick("seed", range(1 << 16)),
+    )  # fmt: skip
+
+
+def _at_least(minimum: int, options: Sequence[int]) -> Sequence[int]:
+    return [n for n in options if n >= minimum] or [minimum]
+
+
+def _causal(pick: Pick, wants: Wants, a: Abilities, conventions: Conventions) -> bool:
+    if conventions.causal == "always":
+        return True
+    if not a.causal or wants.causal is False:
+        return False
+    return True if wants.causal else bool(pick("causal", (0, 1)))
+
+
+def _mask(pick: Pick, wants: Wants, a: Abilities, conventions: Conventions, causal: bool) -> tuple[str, str, str]:
+    """Kind, route and broadcast shape of the mask."""
+    routes = [r for r in a.routes if wants.routes is None or r in wants.routes]
+    both = a.mask_with_causal and conventions.mask_and_causal == "intersection"
+    if not routes or (causal and conventions.causal == "flag" and not both):
+        return "none", "bool", "LS"
+    kinds = list(wants.masks if wants.masks is not None else ("none", *MASKS))
+    kind = pick("mask", kinds)
+    if kind == "none":
+        return "none", "bool", "LS"
+    route = pick("route", routes)
+    if route == "padding":
+        kinds = [k for k in kinds if k.startswith("padding") or k in ("empty-sample", "empty-all")]
+        if not kinds:
+            routes = [r for r in routes if r != "padding"]
+            return ("none", "bool", "LS") if not routes else (kind, routes[0], pick("shape", a.mask_shapes))
+        kind = kind if kind in kinds else pick("padding kind", kinds)
+        shape = "B11S"
+    else:
+        shape = pick("shape", a.mask_shapes)
+    if causal and shape == "B11S" and kind in ("padding-left", "first-half", "random", "banded"):
+        kind = "padding-right"  # the first key must stay, or the first rows see nothing
+    if kind in ("padding-left", "padding-right") and shape in ("LS", "11LS", "1HLS"):
+        kind = "random" if kind == "padding-left" and "random" in kinds else kind
+    if kind == "empty-sample" and shape in ("LS", "11LS", "1HLS") or kind == "empty-row" and shape == "B11S":
+        kind = "empty-row" if shape != "B11S" else "empty-sample"
+    return kind, route, shape
+
+
+def _lengths(
+    pick: Pick, wants: Wants, a: Abilities, conventions: Conventions, causal: bool, mask: str
+) -> tuple[int, int]:
+    """L and S: small worlds first, then tile edges on one side, then both, then decoding and one long row."""
+    kinds = ("tiny", "tiny", "small") if wants.small else ("tiny", "small", "keys", "queries", "both", "decode", "long")
+    kind = pick("lengths", kinds)
+    tiny, small = (1, 2, 3, 4), (5, 7, 8, 9, 11, 13)
+    options: dict[str, tuple[Sequence[int], Sequence[int]]] = {
+        "tiny": (tiny, tiny), "small": (small, small), "keys": ((2, 3, 5), EDGES), "queries": (EDGES, (3, 2, 7)),
+        "both": ((16, 17, 31, 33, 65), (17, 16, 33, 32, 65)), "decode": ((1,), (5, 8, *EDGES)), "long": ((3, 5), (200, 257, 513)),
+    }  # fmt: skip
+    queries = pick("queries", _at_least(wants.min_queries, options[kind][0]))
+    keys = pick("keys", _at_least(wants.min_keys, options[kind][1]))
+    square_only = not a.rectangular or (causal and not a.rectangular_causal) or wants.rectangular is False
+    if square_only or (pick("square", (0, 0, 1)) and wants.rectangular is not True and kind in ("tiny", "small", "both")):
+        queries = keys = min(max(queries, keys), 129)
+        if square_only and kind == "long":
+            queries = keys = 65
+    elif wants.rectangular is True and queries == keys:
+        keys += 1
+    if causal and conventions.alignment == "bottom-right" and queries > keys and mask not in EMPTY_MASKS:
+        queries, keys = keys, queries
+    return max(queries, wants.min_queries), max(keys, wants.min_keys)
+
+
+def _heads(pick: Pick, wants: Wants, a: Abilities, long: bool) -> tuple[int, int]:
+    if not a.heads:
+        return 1, 1
+    if a.grouped and wants.grouped is not False and (wants.grouped or pick("grouped", (0, 0, 1))):
+        heads, kv_heads = pick("groups", ((4, 2), (6, 2), (6, 3), (3, 1), (8, 4)))
+        return heads, kv_heads
+    heads = pick("heads", _at_least(wants.min_heads, (1, 2) if long else (1, 2, 3, 5)))
+    return heads, heads
+
+
+def _coincide(
+    pick: Pick, wants: Wants, a: Abilities, batch: int, heads: int, queries: int, keys: int
+) -> tuple[int, int, int]:
+    """B = H, B = L or B = S on purpose: where a mask is broadcast along the wrong axis, nothing else shows it."""
+    which = pick("which", ("B=H", "B=L", "H=L"))
+    if which == "B=H" and a.batch and heads >= wants.min_batch:
+        return heads, queries, keys
+    if which == "B=L" and a.batch and 1 < queries <= 4:
+        return max(queries, wants.min_batch), queries, keys
+    if which == "H=L" and queries != keys and keys >= wants.min_keys and heads >= wants.min_queries and heads <= keys:
+        return batch, heads, keys
+    return batch, queries, keys
+
+
+@st.composite
+def problems(draw: st.DrawFn, wants: Wants, abilities: Abilities, conventions: Conventions) -> Problem:
+    """Hypothesis' strategy over problems that fit a target and a law's wants."""
+
+    def pick(_: str, options: Sequence[Any]) -> Any:
+        return draw(st.sampled_from(options))
+
+    return build(pick, wants, abilities, conventions)
+
+
+def covering(wants: Wants, abilities: Abilities, conventions: Conventions, seed: int) -> Iterator[Problem]:
+    """An endless covering design: each option of each choice comes up equally often, pairs in random balance.
+
+    The first problems are small worlds; sizes grow afterwards.
+    """
+    rng = np.random.Generator(np.random.Philox(key=[seed, 77]))
+    decks: dict[tuple[str, int], list[int]] = {}
+
+    def pick(name: str, options: Sequence[Any]) -> Any:
+        if len(options) > 64:
+            return options[int(rng.integers(0, len(options)))]
+        deck = decks.setdefault((name, len(options)), [])
+        if not deck:
+            deck.extend(int(i) for i in rng.permutation(len(options)))
+        return options[deck.pop()]
+
+    tiny = replace(wants, small=True)
+    count = 0
+    while True:
+        count += 1
+        yield build(pick, tiny if count <= 12 else wants, abilities, conventions)

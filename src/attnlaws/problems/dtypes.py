@@ -1,0 +1,1 @@
+from ..judge.precision import LARGEST, UNIT_ROUNDOFF, round_to

@@ -1,0 +1,176 @@
+"""The report as text: the card, the ledger, the failures, the proof that impostors would have failed."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..laws.trial import Broken, Crashed, Evidence, Session, Trial
+from ..run.ledger import HELD, NOT_APPLICABLE, Report, Verdict
+from ..targets.call import TargetRaised, WrongResult
+from ..targets.conventions import TABLE, Conventions
+from ..targets.probe import effective_mask
+from ..targets.target import Target
+
+MARKS = {"held": "✓", "not applicable": "·", "could not tell": "?", "broken": "✗", "crashed": "✗", "nondeterministic": "✗"}
+COLOURS = {"held": "32", "broken": "31", "crashed": "31", "nondeterministic": "31", "could not tell": "33", "not applicable": "2"}
+
+
+def render(report: Report, *, colour: bool = False, verbose: bool = False) -> str:
+    """The whole report. The same run gives the same text, but for the seconds."""
+    parts = [card(report.target, report.precision), ledger(report, colour=colour, verbose=verbose)]
+    parts += [failure_block(v, report) for v in report.failures if v.under is None]
+    parts.append(proof(report))
+    parts.append(summary(report))
+    return "\n".join(part for part in parts if part)
+
+
+def card(target: Target, precision: dict[str, str] | None = None) -> str:
+    """The conventions of a target: what was found or declared, and how."""
+    conventions, abilities = target.conventions, target.abilities
+    lines = [f"{target.name}   ({target.framework.name})", "conventions"]
+    for item in fields(Conventions):
+        how = conventions.known.get(item.name)
+        if how is not None:
+            lines.append(f"  {TABLE[item.name].question:<66} {getattr(conventions, item.name)}  ({how})")
+    for dtype, name in (precision or {}).items():
+        lines.append(f"  {'precision in ' + dtype:<66} {name}  ({'declared' if dtype in target.declared_precision else 'the strictest that fits'})")
+    takes = [
+        *abilities.dtypes,
+        *(f"{route} mask" for route in abilities.routes),
+        *(word for word, has in (
+            ("grouped heads", abilities.grouped), ("scale", abilities.scale), ("Dv != D", abilities.value_width),
+            ("Lq != Lk", abilities.rectangular), ("gradients", abilities.gradients), ("returned weights", abilities.weights),
+        ) if has),
+    ]  # fmt: skip
+    lines.append("takes       " + ", ".join(takes))
+    lines += [f"doesn't take {what}: {why}" for what, why in abilities.refusals.items()]
+    if target.signature.assumed:
+        lines.append(f"assumed     {target.signature.assumed}, by position")
+    return "\n".join(lines) + "\n"
+
+
+def ledger(report: Report, *, colour: bool, verbose: bool) -> str:
+    """One line a law."""
+    lines = ["laws"]
+    for verdict in report.verdicts:
+        if verdict.status == NOT_APPLICABLE and not verbose:
+            continue
+        lines.append("  " + ledger_line(verdict, colour))
+    skipped = [v for v in report.verdicts if v.status == NOT_APPLICABLE]
+    if skipped and not verbose:
+        reasons: dict[str, list[str]] = {}
+        for verdict in skipped:
+            reasons.setdefault(verdict.reason, []).append(verdict.law)
+        lines.append("not applicable")
+        lines += [f"  · {', '.join(laws)}: {reason}" for reason, laws in reasons.items()]
+    return "\n".join(lines) + "\n"
+
+
+def ledger_line(verdict: Verdict, colour: bool) -> str:
+    mark = MARKS[verdict.status]
+    if colour:
+        mark = f"\x1b[{COLOURS[verdict.status]}m{mark}\x1b[0m"
+    if verdict.status == HELD:
+        tail = f"{verdict.problems} problems, {verdict.evidence.elements} elements, {_worst(verdict.evidence)}"
+    elif verdict.under:
+        tail = f"{verdict.status}, folded under {verdict.under}"
+    else:
+        tail = f"{verdict.status}: {verdict.reason}"
+    return f"{mark} {verdict.law:<32} {tail}"
+
+
+def _worst(evidence: Evidence) -> str:
+    if evidence.not_exact:
+        return f"worst error / bound {evidence.worst:.2g}, {evidence.not_exact} times within rounding, not exact"
+    return f"worst error / bound {evidence.worst:.2g}" if evidence.worst else "exact"
+
+
+def failure_block(verdict: Verdict, report: Report) -> str:
+    """What broke, on what, by how much, and how to see it again."""
+    lines = [f"✗ {verdict.law:<28} {verdict.statement}"]
+    failure, witness = verdict.failure, verdict.witness
+    rows: list[tuple[str, str]] = []
+    if witness is not None:
+        rows.append(("smallest witness" if verdict.status != "nondeterministic" else "seen on", witness.describe()))
+    if isinstance(failure, Crashed):
+        rows.append(("the target raised", failure.line))
+    elif failure is not None:
+        rows.append(("what", verdict.reason))
+        if failure.got is not None:
+            rows.append(("worst element", _element(failure)))
+    for label, text in rows:
+        lines.append(f"    {label:<18} {text}")
+    lines += _picture(verdict, report.target)
+    case, script = report.files.get(verdict.law, ("", ""))
+    if case:
+        lines.append(f"    {'replay':<18} attnlaws replay {case}")
+    if script:
+        lines.append(f"    {'or, without us':<18} {script}")
+    return "\n".join(lines) + "\n"
+
+
+def _element(failure: Broken) -> str:
+    got, want, allowed = failure.got, failure.want, failure.allowed
+    assert got is not None and want is not None and allowed is not None
+    if allowed == 0:
+        return f"{failure.where} = {got:.6g}, must be {want:.6g} exactly"
+    off = abs(got - want)
+    return f"{failure.where} = {got:.6g}, expected {want:.6g}: off by {off:.3g}, allowed {allowed:.3g} (error / bound {off / allowed:.3g})"
+
+
+def _picture(verdict: Verdict, target: Target) -> list[str]:
+    """The effective mask beside the expected one, where they differ and are small enough to read."""
+    failure = verdict.failure
+    if not isinstance(failure, Broken) or failure.call is None or verdict.witness is None:
+        return []
+    call = failure.call
+    if max(call.query.shape[2], call.key.shape[2]) > 8 or min(call.query.shape[2], call.key.shape[2]) == 0:
+        return []
+    try:
+        seen = effective_mask(target, call)
+    except (TargetRaised, WrongResult):
+        return []
+    truth = Trial(target, verdict.witness, Session(), Evidence()).allowed_pairs(call)
+    different = (seen != truth).any((2, 3))
+    if not different.any():
+        return []
+    b, h = (int(n) for n in np.argwhere(different)[0])
+    where = f" (sample {b}, head {h})" if different.size > 1 else ""
+    return side_by_side(seen[b, h], truth[b, h], where)
+
+
+def side_by_side(seen: NDArray[np.bool_], truth: NDArray[np.bool_], where: str = "") -> list[str]:
+    """Two 0/1 grids, row by row."""
+    lines = []
+    for i in range(seen.shape[0]):
+        left, right = (" ".join("1" if cell else "0" for cell in grid[i]) for grid in (seen, truth))
+        label = f"effective mask{where}" if i == 0 else ""
+        lines.append(f"    {label:<18} {left}      {'expected  ' if i == 0 else ' ' * 10}{right}")
+    return lines
+
+
+def proof(report: Report) -> str:
+    """That trivial impostors would have failed on these very problems."""
+    if not report.impostors:
+        return ""
+    lines = ["impostors on the same problems (rejected / tried)"]
+    tallies = [f"{name} {rejected}/{tried}" for name, (tried, rejected) in report.impostors.items()]
+    lines.append("  " + ", ".join(tallies))
+    if report.undetected:
+        lines.append(f"  NOT REJECTED: {', '.join(report.undetected)}; this run could not tell them from the target")
+    return "\n".join(lines) + "\n"
+
+
+def summary(report: Report) -> str:
+    """The last line."""
+    counts = {status: sum(v.status == status for v in report.verdicts) for status in MARKS}
+    words = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
+    elements = sum(v.evidence.elements for v in report.verdicts)
+    end = " TIME BUDGET ENDED FIRST." if report.out_of_time else ""
+    return (
+        f"{report.target.name}: {words}; {report.problems} problems, {elements} elements compared "
+        f"(profile {report.profile}, seed {report.seed}) in {report.seconds:.1f} s.{end}"
+    )

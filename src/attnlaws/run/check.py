@@ -1,0 +1,150 @@
+"""The main job: all laws on one target."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import Any
+
+from ..judge.precision import PROFILES
+from ..laws.law import Law
+from ..laws.load import load_laws
+from ..laws.trial import Broken, Crashed, Evidence, Refused, Session, Unsuitable
+from ..problems.problem import Problem
+from ..targets.conventions import Abilities
+from ..targets.target import Target
+from .budget import deadline_alarm
+from .ledger import BROKEN, COULD_NOT_TELL, Report, Verdict
+from .one_law import Effort, OutOfTime, run_law, try_law
+
+PROFILES_OF_EFFORT = {
+    "quick": (Effort(covering=66, drawn=34), 60.0),
+    "full": (Effort(covering=350, drawn=250), 600.0),
+    "soak": (Effort(covering=60, drawn=1000), 3600.0),
+    "smoke": (Effort(covering=12, drawn=4), 60.0),
+}
+
+Progress = Callable[[str, int, int, int], None]
+
+
+class UnknownLaw(ValueError):
+    """A law that doesn't exist; the message names the nearest that does."""
+
+
+def select(names: Sequence[str] | None) -> list[Law]:
+    """The laws of these names or families, all where none is given. Raises UnknownLaw."""
+    laws = load_laws()
+    if not names:
+        return list(laws.values())
+    chosen: dict[str, Law] = {}
+    families = {name.split(".")[0] for name in laws}
+    for name in names:
+        if name in laws:
+            chosen[name] = laws[name]
+        elif name in families:
+            chosen.update({n: item for n, item in laws.items() if n.split(".")[0] == name})
+        else:
+            near = get_close_matches(name, [*laws, *families], n=1, cutoff=0.3)
+            hint = f"did you mean {near[0]!r}?" if near else "see attnlaws laws"
+            raise UnknownLaw(f"unknown law {name!r}; {hint}")
+    return list(chosen.values())
+
+
+def run_checks(
+    target: Target, *, laws: Sequence[str] | None = None, profile: str = "quick", budget: float | None = None,
+    seed: int = 0, dtypes: Sequence[str] | None = None, progress: Progress | None = None,
+    partial: Callable[[Report], None] | None = None,
+) -> Report:  # fmt: skip
+    """Try the laws on a target within a budget in seconds; everything found is in the report, whatever happens.
+
+    `partial` gets the report as it stands if the target hangs where Python can't interrupt it.
+    Raises UnknownLaw, and ValueError for a dtype that the target doesn't take.
+    """
+    chosen = select(laws)
+    target = _only_dtypes(target, dtypes)
+    effort, limit = PROFILES_OF_EFFORT[profile]
+    limit = budget if budget is not None else limit
+    session, verdicts = Session(), []
+    started = time.monotonic()
+    out_of_time = False
+
+    def report() -> Report:
+        return _report(target, verdicts, session, profile, seed, time.monotonic() - started, out_of_time)
+
+    with one_thread(target), deadline_alarm(limit, lambda: partial(report()) if partial else None):
+        for number, law in enumerate(chosen):
+            tick = (lambda judged, n=number: progress(chosen[n].name, n, len(chosen), judged)) if progress else _silent
+            try:
+                if out_of_time:
+                    raise OutOfTime
+                verdicts.append(
+                    run_law(law, target, session, effort, seed=seed, deadline=started + limit, tick=tick)  # type: ignore[arg-type]
+                )
+            except OutOfTime:
+                out_of_time = True
+                verdicts.append(Verdict(law.name, law.statement, COULD_NOT_TELL, "the time budget ended first"))
+    verdicts = _folded(verdicts, {law.name: law for law in chosen})
+    return report()
+
+
+def _silent(judged: int) -> None:
+    """No progress wanted."""
+
+
+def _only_dtypes(target: Target, dtypes: Sequence[str] | None) -> Target:
+    if not dtypes:
+        return target
+    missing = [d for d in dtypes if d not in target.abilities.dtypes]
+    if missing:
+        taken = ", ".join(target.abilities.dtypes)
+        raise ValueError(f"{target.name} doesn't take {', '.join(missing)}; it takes {taken}")
+    abilities: Abilities = replace(target.abilities, dtypes=tuple(dtypes))
+    return target.but(abilities=abilities)
+
+
+def _report(
+    target: Target, verdicts: list[Verdict], session: Session, profile: str, seed: int, seconds: float, out: bool
+) -> Report:
+    names = {}
+    for dtype in target.abilities.dtypes:
+        ladder = PROFILES[dtype]
+        names[dtype] = target.declared_precision.get(dtype) or ladder[session.precision.get(dtype, 0)].name
+    tallies = {name: (tried, rejected) for name, (tried, rejected) in session.impostors.items()}
+    return Report(target, tuple(verdicts), tallies, names, profile, seed, seconds, out)
+
+
+def _folded(verdicts: list[Verdict], laws: dict[str, Law]) -> list[Verdict]:
+    """Root causes first: a break of a law whose basis is broken too is folded under it."""
+    broken = {v.law for v in verdicts if v.status == BROKEN}
+    return [
+        replace(v, under=next((b for b in laws[v.law].basis if b in broken), None)) if v.status == BROKEN else v
+        for v in verdicts
+    ]
+
+
+def replay(law: Law, target: Target, problem: Problem) -> Broken | Crashed | None:
+    """A recorded problem, again; the failure, or None where the law holds on it now."""
+    with one_thread(target):
+        try:
+            return try_law(law, target, problem, Session(), Evidence())
+        except (Unsuitable, Refused):
+            return None
+
+
+@contextlib.contextmanager
+def one_thread(target: Target) -> Iterator[None]:
+    """One thread is faster than several on tiny tensors; the setting is put back afterwards."""
+    torch: Any = getattr(target.framework, "torch", None)
+    if torch is None:
+        yield
+        return
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+

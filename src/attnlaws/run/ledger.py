@@ -1,0 +1,88 @@
+"""The ledger: what became of each law, and on what evidence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from ..laws.trial import Broken, Crashed, Evidence
+from ..problems.problem import Problem
+from ..targets.target import Target
+
+HELD, BROKEN, CRASHED = "held", "broken", "crashed"
+NOT_APPLICABLE, COULD_NOT_TELL, NONDETERMINISTIC = "not applicable", "could not tell", "nondeterministic"
+RED = (BROKEN, CRASHED, NONDETERMINISTIC)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How one law ended. `witness` and `failure` are there where it is red."""
+
+    law: str
+    statement: str
+    status: str
+    reason: str = ""
+    problems: int = 0
+    evidence: Evidence = field(default_factory=Evidence)
+    witness: Problem | None = None
+    failure: Broken | Crashed | None = None
+    seconds: float = 0.0
+    under: str | None = None
+
+    @property
+    def red(self) -> bool:
+        """Whether this verdict fails the run."""
+        return self.status in RED
+
+
+@dataclass(frozen=True)
+class Report:
+    """A whole run. Prints itself; `exit_code` is what the command line returns."""
+
+    target: Target
+    verdicts: tuple[Verdict, ...]
+    impostors: dict[str, tuple[int, int]]
+    precision: dict[str, str]
+    profile: str
+    seed: int
+    seconds: float
+    out_of_time: bool = False
+    files: dict[str, tuple[str, str]] = field(default_factory=dict)
+
+    @property
+    def failures(self) -> tuple[Verdict, ...]:
+        """The red verdicts."""
+        return tuple(v for v in self.verdicts if v.red)
+
+    @property
+    def problems(self) -> int:
+        """Problems judged in all."""
+        return sum(v.problems for v in self.verdicts)
+
+    @property
+    def undetected(self) -> tuple[str, ...]:
+        """Impostors that applied to the run's problems and were never rejected."""
+        return tuple(name for name, (tried, rejected) in self.impostors.items() if tried and not rejected)
+
+    @property
+    def exit_code(self) -> int:
+        """0 all laws held, 1 one is broken, 4 nothing was really compared, 124 out of time before the end."""
+        if self.failures:
+            return 1
+        if self.out_of_time:
+            return 124
+        held = [v for v in self.verdicts if v.status == HELD]
+        return 4 if not held or self.undetected else 0
+
+    def raise_for_failures(self) -> None:
+        """Raise LawsBroken with the printed report where a law is broken or nothing was compared."""
+        if self.exit_code:
+            raise LawsBroken(str(self))
+
+    def __str__(self) -> str:
+        from ..report.terminal import render
+
+        return render(self, colour=False)
+
+
+class LawsBroken(AssertionError):
+    """A target breaks laws; the message is the report."""

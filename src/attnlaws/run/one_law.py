@@ -1,0 +1,164 @@
+"""Trying one law: a covering design first, then Hypothesis, then the smallest witness."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import hypothesis
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, settings
+
+from ..laws.law import Law
+from ..laws.trial import Broken, Crashed, Evidence, Refused, Session, Trial, Unsuitable
+from ..problems.draw import covering, problems
+from ..problems.problem import Problem
+from ..targets.target import Target
+from .ledger import BROKEN, COULD_NOT_TELL, CRASHED, HELD, NONDETERMINISTIC, NOT_APPLICABLE, Verdict
+from .minimise import minimise
+
+Failure = Broken | Crashed
+
+
+class OutOfTime(Exception):
+    """The budget ended."""
+
+
+class _Failed(Exception):
+    """Raised inside Hypothesis for a failing problem."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is tried: problems from the covering design, from Hypothesis, and steps of shrinking."""
+
+    covering: int
+    drawn: int
+    shrinking: int = 400
+
+
+def try_law(law: Law, target: Target, problem: Problem, session: Session, evidence: Evidence) -> Failure | None:
+    """One law on one problem; the failure, or None where it held. Unsuitable and Refused pass through."""
+    try:
+        with np.errstate(all="ignore"):
+            law.body(Trial(target, problem, session, evidence))
+    except (Broken, Crashed) as failure:
+        return failure
+    return None
+
+
+class _Search:
+    """The search for a failing problem of one law."""
+
+    def __init__(self, law: Law, target: Target, session: Session, deadline: float) -> None:
+        self.law, self.target, self.session, self.deadline = law, target, session, deadline
+        self.evidence = Evidence()
+        self.judged = 0
+        self.refusal = ""
+        self.best: tuple[Problem, Failure] | None = None
+
+    def judge(self, problem: Problem) -> bool:
+        """Whether the law held on a problem, as far as it could be tried there."""
+        if time.monotonic() > self.deadline:
+            raise OutOfTime
+        try:
+            failure = try_law(self.law, self.target, problem, self.session, self.evidence)
+        except Unsuitable:
+            return True
+        except Refused as refusal:
+            self.refusal = str(refusal)
+            return True
+        self.judged += 1
+        if failure is None:
+            return True
+        if self.best is None or _size(problem) < _size(self.best[0]):
+            self.best = (problem, failure)
+        return False
+
+
+def _size(problem: Problem) -> tuple[int, Problem]:
+    return problem.size, replace(problem, scale=problem.scale or 0.0)
+
+
+def run_law(
+    law: Law, target: Target, session: Session, effort: Effort, *, seed: int, deadline: float,
+    tick: Callable[[int], None] = lambda _: None,
+) -> Verdict:  # fmt: skip
+    """The verdict on one law. Raises OutOfTime where the deadline passes before anything was found."""
+    started = time.monotonic()
+    verdict = Verdict(law.name, law.statement, HELD)
+    reason = law.not_applicable(target)
+    if reason is not None:
+        return replace(verdict, status=NOT_APPLICABLE, reason=reason)
+    search = _Search(law, target, session, deadline)
+    _cover(search, effort, seed, tick)
+    if search.best is None:
+        _draw(search, effort, seed)
+    done = replace(verdict, problems=search.judged, evidence=search.evidence, seconds=time.monotonic() - started)
+    if search.best is None:
+        if search.evidence.comparisons:
+            return done
+        why = f"the target declined: {search.refusal}" if search.refusal else "no problem could show it"
+        return replace(done, status=NOT_APPLICABLE if search.refusal else COULD_NOT_TELL, reason=why)
+    return _conclude(search, done, effort, started)
+
+
+def _cover(search: _Search, effort: Effort, seed: int, tick: Callable[[int], None]) -> None:
+    wanted = max(1, round(effort.covering * search.law.share))
+    design = covering(search.law.wants, search.target.abilities, search.target.conventions, seed)
+    for count, problem in enumerate(design, start=1):
+        held = search.judge(problem)
+        tick(search.judged)
+        if not held or search.judged >= wanted or count >= 5 * wanted:
+            return
+
+
+def _draw(search: _Search, effort: Effort, seed: int) -> None:
+    """Hypothesis' own search. What fails is kept by `judge`, whatever Hypothesis makes of it."""
+    wanted = max(1, round(effort.drawn * search.law.share))
+
+    @hypothesis.seed(seed)
+    @settings(
+        max_examples=wanted, deadline=None, database=None, phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck), report_multiple_bugs=False, print_blob=False,
+    )  # fmt: skip
+    @given(problems(search.law.wants, search.target.abilities, search.target.conventions))
+    def attempt(problem: Problem) -> None:
+        if not search.judge(problem):
+            raise _Failed
+
+    try:
+        attempt()
+    except _Failed:
+        return
+    except OutOfTime:
+        if search.best is None:
+            raise
+    except (hypothesis.errors.Flaky, BaseExceptionGroup):
+        if search.best is None:
+            raise
+
+
+def _conclude(search: _Search, done: Verdict, effort: Effort, started: float) -> Verdict:
+    """Confirm the failure by repeating it, shrink it, and say which kind it is."""
+    assert search.best is not None
+    problem, failure = search.best
+    again = _repeat(search, problem)
+    if again is None or type(again) is not type(failure):
+        reason = f"fails once and then not, on the same input: {failure}"
+        return replace(done, status=NONDETERMINISTIC, reason=reason, witness=problem, failure=failure)
+    smallest, failure = minimise(problem, again, lambda p: _repeat(search, p), limit=effort.shrinking)
+    status = CRASHED if isinstance(failure, Crashed) else BROKEN
+    return replace(
+        done, status=status, reason=str(failure), witness=smallest, failure=failure, seconds=time.monotonic() - started
+    )  # fmt: skip
+
+
+def _repeat(search: _Search, problem: Problem) -> Failure | None:
+    if not search.law.wants.fits(problem, search.target.abilities, search.target.conventions):
+        return None
+    try:
+        return try_law(search.law, search.target, problem, search.session, Evidence())
+    except (Unsuitable, Refused):
+        return None

@@ -1,0 +1,1 @@
+"""Targets: third-party attention code, understood and called without knowing any law."""

@@ -1,0 +1,164 @@
+"""Finding a target by its name: pkg.mod:attr, path/to/file.py:attr, a preset, or a name from pyproject.toml."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import io
+import os
+import sys
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from . import presets
+from .conventions import UnknownChoice, declared
+from .probe import adapt
+from .signature import CannotAdapt
+from .target import Target
+
+
+class NoSuchTarget(Exception):
+    """The name leads to nothing that can be imported; the message says at which step, and what was meant perhaps."""
+
+
+class BadConfiguration(ValueError):
+    """[tool.attnlaws] in pyproject.toml is wrong; the message names the key and the value."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What [tool.attnlaws.targets.NAME] may say of a target."""
+
+    target: str
+    names: Mapping[str, str] = field(default_factory=dict)
+    conventions: Mapping[str, str] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    routes: tuple[str, ...] | None = None
+    framework: str | None = None
+    precision: Mapping[str, str] = field(default_factory=dict)
+
+
+def load_target(name: str, *, device: str = "cpu", root: Path | None = None) -> Target:
+    """The target of this name, imported, adapted and probed.
+
+    Raises NoSuchTarget, CannotAdapt, UnknownChoice or BadConfiguration, each with one clear sentence.
+    """
+    configured = configured_targets(root or Path.cwd())
+    settings = configured.get(name, Settings(name))
+    preset = presets.PRESETS.get(settings.target)
+    if preset is None:
+        return _adapted(locate(settings.target, configured), name, device, settings)
+    try:
+        return _adapted(preset(device), name, device, settings)
+    except ImportError as error:
+        raise NoSuchTarget(f"{name} needs a library that can't be imported: {error}") from error
+
+
+def _adapted(function: Any, name: str, device: str, settings: Settings) -> Target:
+    made = adapt(
+        function, name=name, device=device, declared=settings.conventions, names=settings.names,
+        fixed=settings.arguments, routes=settings.routes, framework=settings.framework, precision=settings.precision,
+    )  # fmt: skip
+    return made.but(address=name)
+
+
+def locate(address: str, others: Mapping[str, Any] | None = None) -> Callable[..., Any]:
+    """The object at pkg.mod:attr or path/to/file.py:attr."""
+    place, colon, attribute = address.rpartition(":")
+    if not colon or not place or not attribute:
+        known = [*presets.PRESETS, *(others or {})]
+        near = get_close_matches(address, known, n=1, cutoff=0.5)
+        hint = f"; did you mean {near[0]!r}?" if near else f"; presets: {', '.join(presets.PRESETS)}"
+        raise NoSuchTarget(f"{address!r} is neither pkg.mod:attr nor path/to/file.py:attr nor a preset{hint}")
+    module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
+    found: Any = module
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            public = [n for n in dir(found) if not n.startswith("_")]
+            near = get_close_matches(part, public, n=1, cutoff=0.5)
+            raise NoSuchTarget(f"{place} has no {part!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        found = getattr(found, part)
+    return found  # type: ignore[no-any-return]
+
+
+def _from_file(path: Path) -> Any:
+    if not path.is_file():
+        raise NoSuchTarget(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault(path.stem, module)
+    sys.path.insert(0, str(path.resolve().parent))
+    return _imported(lambda: spec.loader.exec_module(module) or module, str(path))  # type: ignore[union-attr, func-returns-value]
+
+
+def _from_module(name: str) -> Any:
+    here = os.getcwd()
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        missing = importlib.util.find_spec(name.split(".")[0]) is None
+    except (ImportError, ValueError):
+        missing = True
+    if missing:
+        raise NoSuchTarget(f"there is no module {name.split('.')[0]!r} to import")
+    return _imported(lambda: importlib.import_module(name), name)
+
+
+def _imported(load: Callable[[], Any], name: str) -> Any:
+    """Import with whatever the module prints put aside; any error becomes one sentence."""
+    try:
+        with contextlib.redirect_stdout(io.StringIO()):
+            return load()
+    except SystemExit as error:
+        raise NoSuchTarget(f"importing {name} calls sys.exit({error.code})") from error
+    except Exception as error:
+        text = " ".join(str(error).split())[:200]
+        raise NoSuchTarget(f"importing {name} raises {type(error).__name__}: {text}") from error
+
+
+def configured_targets(root: Path) -> dict[str, Settings]:
+    """[tool.attnlaws.targets] of the nearest pyproject.toml at or above `root`."""
+    for folder in (root, *root.parents):
+        path = folder / "pyproject.toml"
+        if path.is_file():
+            break
+    else:
+        return {}
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise BadConfiguration(f"{path} is no TOML: {error}") from error
+    section = data.get("tool", {}).get("attnlaws", {}).get("targets", {})
+    return {name: _settings(name, values) for name, values in section.items()}
+
+
+_KEYS = ("target", "names", "conventions", "arguments", "routes", "framework", "precision")
+
+
+def _settings(name: str, values: Any) -> Settings:
+    where = f"[tool.attnlaws.targets.{name}]"
+    if isinstance(values, str):
+        return Settings(values)
+    if not isinstance(values, dict) or not isinstance(values.get("target"), str):
+        raise BadConfiguration(f"{where} lacks target = 'pkg.mod:attr'")
+    for key in values:
+        if key not in _KEYS:
+            near = get_close_matches(key, _KEYS, n=1)
+            raise BadConfiguration(f"{where} has an unknown key {key!r}; known: {', '.join(_KEYS)}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    try:
+        conventions = declared(values.get("conventions", {}))
+    except UnknownChoice as error:
+        raise BadConfiguration(f"{where} conventions: {error}") from error
+    return Settings(
+        values["target"], values.get("names", {}), conventions, values.get("arguments", {}),
+        tuple(values["routes"]) if "routes" in values else None, values.get("framework"), values.get("precision", {}),
+    )  # fmt: skip
+
+
+__all__ = ["BadConfiguration", "CannotAdapt", "NoSuchTarget", "Settings", "load_target", "locate"]

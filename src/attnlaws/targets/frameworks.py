@@ -1,0 +1,200 @@
+"""Tensors of each framework: made from NumPy arrays and read back. Knows no law.
+
+A framework is imported only when a target that uses it is met.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+class Framework(Protocol):
+    """What attnlaws needs of an array library."""
+
+    name: str
+    dtypes: tuple[str, ...]
+    differentiable: bool
+
+    def tensor(self, values: Array, dtype: str, *, view: str = "plain", grad: bool = False) -> Any: ...
+    def boolean(self, values: NDArray[np.bool_]) -> Any: ...
+    def is_tensor(self, value: Any) -> bool: ...
+    def to_numpy(self, value: Any) -> Array: ...
+    def dtype_of(self, value: Any) -> str: ...
+    def device_of(self, value: Any) -> str: ...
+    def kind_of(self, value: Any) -> str: ...
+    def shares_memory(self, first: Any, second: Any) -> bool: ...
+    def gradients(self, output: Any, inputs: list[Any], upstream: Any) -> list[Any | None]: ...
+
+
+class NumpyFramework:
+    """Plain NumPy arrays."""
+
+    name = "numpy"
+    dtypes = ("float32", "float64", "float16")
+    differentiable = False
+    views = ("transposed", "columns", "sliced", "offset", "fused", "reversed")
+
+    def tensor(self, values: Array, dtype: str, *, view: str = "plain", grad: bool = False) -> NDArray[Any]:
+        return lay_out(values.astype(dtype), view)
+
+    def boolean(self, values: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        return np.array(values)
+
+    def is_tensor(self, value: Any) -> bool:
+        return isinstance(value, np.ndarray | np.generic)
+
+    def to_numpy(self, value: Any) -> Array:
+        return np.array(value, dtype=np.float64)
+
+    def dtype_of(self, value: Any) -> str:
+        return str(value.dtype)
+
+    def device_of(self, value: Any) -> str:
+        return "cpu"
+
+    def kind_of(self, value: Any) -> str:
+        return f"{type(value).__module__}.{type(value).__qualname__}"
+
+    def shares_memory(self, first: Any, second: Any) -> bool:
+        return bool(np.may_share_memory(first, second))
+
+    def gradients(self, output: Any, inputs: list[Any], upstream: Any) -> list[Any | None]:
+        raise NotImplementedError("NumPy has no gradients")
+
+
+class TorchFramework:
+    """PyTorch tensors on one device."""
+
+    name = "torch"
+    dtypes = ("float32", "float64", "bfloat16", "float16")
+    differentiable = True
+    views = ("transposed", "columns", "sliced", "offset", "fused")
+
+    def __init__(self, device: str = "cpu") -> None:
+        import torch
+
+        self.torch = torch
+        self.device = device
+
+    def tensor(self, values: Array, dtype: str, *, view: str = "plain", grad: bool = False) -> Any:
+        laid = lay_out(values, view)
+        if view == "plain":
+            made = self.torch.from_numpy(laid.copy()).to(dtype=getattr(self.torch, dtype), device=self.device)
+            return made.requires_grad_() if grad else made
+        # The strides must survive the cast, so the whole buffer is cast and viewed again.
+        base, offset = _buffer(laid)
+        whole = self.torch.from_numpy(base).to(dtype=getattr(self.torch, dtype), device=self.device)
+        strides = [step // 8 for step in laid.strides]
+        whole.requires_grad_(grad)
+        return whole.as_strided(laid.shape, strides, offset)
+
+    def boolean(self, values: NDArray[np.bool_]) -> Any:
+        return self.torch.from_numpy(np.array(values)).to(self.device)
+
+    def is_tensor(self, value: Any) -> bool:
+        return isinstance(value, self.torch.Tensor)
+
+    def to_numpy(self, value: Any) -> Array:
+        return np.array(value.detach().to(device="cpu", dtype=self.torch.float64).numpy())
+
+    def dtype_of(self, value: Any) -> str:
+        return str(value.dtype).removeprefix("torch.")
+
+    def device_of(self, value: Any) -> str:
+        return str(value.device.type)
+
+    def kind_of(self, value: Any) -> str:
+        return f"{type(value).__module__}.{type(value).__qualname__}"
+
+    def shares_memory(self, first: Any, second: Any) -> bool:
+        if first.numel() == 0 or second.numel() == 0:
+            return False
+        return bool(first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr())
+
+    def gradients(self, output: Any, inputs: list[Any], upstream: Any) -> list[Any | None]:
+        return list(self.torch.autograd.grad(output, inputs, upstream, allow_unused=True))
+
+
+def lay_out(values: NDArray[Any], view: str) -> NDArray[Any]:
+    """The same values with other strides; what lies between them is NaN (or the largest value), never zero.
+
+    plain: contiguous. transposed: axes 1 and 2 (of 4) or 0 and 1 swapped in memory. columns: the last two axes swapped
+    in memory. sliced: every second element of the last axis. offset: starts one element into its buffer. fused: the
+    middle third of a buffer three times as wide. reversed: a negative step along the next to last axis. expandedN: stride 0
+    along axis N, whose entries must be equal.
+    """
+    if view == "plain":
+        return np.ascontiguousarray(values)
+    if view == "transposed":
+        first, second = (1, 2) if values.ndim == 4 else (0, 1)
+        return np.ascontiguousarray(values.swapaxes(first, second)).swapaxes(first, second)
+    if view == "columns":
+        return np.ascontiguousarray(values.swapaxes(-1, -2)).swapaxes(-1, -2)
+    width = values.shape[-1]
+    if view == "offset":
+        flat = np.full(values.size + 1, np.nan, dtype=values.dtype)
+        flat[1:] = values.reshape(-1)
+        return flat[1:].reshape(values.shape)
+    if view == "reversed":
+        return np.ascontiguousarray(values[..., ::-1, :])[..., ::-1, :]
+    if view == "sliced":
+        wide = np.full((*values.shape[:-1], 2 * width), np.nan, dtype=values.dtype)
+        wide[..., ::2] = values
+        return wide[..., ::2]
+    if view == "fused":
+        wide = np.full((*values.shape[:-1], 3 * width), np.nan, dtype=values.dtype)
+        wide[..., width : 2 * width] = values
+        return wide[..., width : 2 * width]
+    if view.startswith("expanded"):
+        axis = int(view.removeprefix("expanded"))
+        return np.broadcast_to(np.ascontiguousarray(values.take([0], axis)), values.shape)
+    raise ValueError(f"unknown view {view!r}")
+
+
+def _buffer(laid: NDArray[Any]) -> tuple[NDArray[Any], int]:
+    """The one-dimensional buffer under a view, and where in it the view starts (in elements)."""
+    base: Any = laid
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    flat = base.reshape(-1)
+    start = (laid.__array_interface__["data"][0] - flat.__array_interface__["data"][0]) // laid.itemsize
+    return flat, start
+
+
+def framework_named(name: str, device: str = "cpu") -> Framework:
+    """The adapter of a framework, imported now."""
+    if name == "torch":
+        return TorchFramework(device)
+    if name == "numpy":
+        return NumpyFramework()
+    raise ValueError(f"unknown framework {name!r}; known: torch, numpy")
+
+
+def frameworks_to_try(function: Any, device: str = "cpu") -> list[Framework]:
+    """The frameworks that a function may speak, likeliest first, judged by where it comes from and what it uses."""
+    inner = function
+    while hasattr(inner, "func") or hasattr(inner, "__wrapped__"):
+        inner = getattr(inner, "func", None) or inner.__wrapped__
+    if not hasattr(inner, "__globals__") and callable(getattr(type(inner), "__call__", None)):
+        inner = getattr(type(inner).__call__, "__func__", type(inner).__call__) if hasattr(type(inner).__call__, "__globals__") else inner  # fmt: skip
+    seen = {str(getattr(inner, "__module__", "") or "").split(".")[0]}
+    for value in list(getattr(inner, "__globals__", {}).values()):
+        module = value.__name__ if isinstance(value, type(sys)) else getattr(value, "__module__", "")
+        seen.add(str(module or "").split(".")[0])
+    names = [name for name in ("torch", "numpy") if name in seen]
+    names += [name for name in ("torch", "numpy") if name not in names]
+    if "torch" not in seen and "numpy" in seen:
+        names = ["numpy", "torch"]
+    made: list[Framework] = []
+    for name in names:
+        try:
+            made.append(framework_named(name, device))
+        except ImportError:
+            continue
+    return made

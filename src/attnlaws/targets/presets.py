@@ -1,0 +1,106 @@
+"""Presets: well-known targets by a short name, with what their libraries document declared.
+
+Each preset is a function of the device that gives the callable; the library is imported then, not before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Preset = Callable[[str], Callable[..., Any]]
+
+
+def _sdpa(backend: str | None) -> Preset:
+    def make(device: str) -> Callable[..., Any]:
+        import torch.nn.functional as F  # noqa: N812
+        from torch.nn.attention import SDPBackend, sdpa_kernel
+
+        if backend is None:
+            return F.scaled_dot_product_attention
+
+        def scaled_dot_product_attention(
+            query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
+            scale: float | None = None, enable_gqa: bool = False,
+        ) -> Any:  # fmt: skip
+            with sdpa_kernel(SDPBackend[backend]):
+                return F.scaled_dot_product_attention(
+                    query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+                )
+
+        return scaled_dot_product_attention
+
+    return make
+
+
+def _flex(device: str) -> Callable[..., Any]:
+    import torch
+    from torch.nn.attention.flex_attention import flex_attention
+
+    def attention(
+        query: Any, key: Any, value: Any, attn_mask: Any = None, is_causal: bool = False, scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Any:  # fmt: skip
+        """flex_attention with the mask and the causal rule as its score_mod, the way its documentation writes them."""
+        shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
+        full = None if attn_mask is None else attn_mask.expand(shape)
+
+        def score_mod(score: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+            if full is not None:
+                cell = full[b, h, i, j]
+                score = torch.where(cell, score, -torch.inf) if full.dtype == torch.bool else score + cell
+            return torch.where(i >= j, score, -torch.inf) if is_causal else score
+
+        plain = full is None and not is_causal
+        return flex_attention(query, key, value, None if plain else score_mod, scale=scale, enable_gqa=enable_gqa)
+
+    return attention
+
+
+def _mha(device: str) -> Callable[..., Any]:
+    import torch
+
+    modules: dict[Any, Any] = {}
+
+    def attention(query: Any, key: Any, value: Any, attn_mask: Any = None) -> Any:
+        """The attention inside torch.nn.MultiheadAttention: its projections are identities, heads go in and out merged."""
+        batch, heads, queries, size = query.shape
+        known = (heads * size, heads, query.dtype)
+        if known not in modules:
+            modules[known] = _identity_mha(torch, heads * size, heads, query)
+        if attn_mask is not None and attn_mask.dim() == 4:
+            attn_mask = attn_mask.expand(batch, heads, queries, key.shape[2]).reshape(batch * heads, queries, -1)
+        merged = [x.transpose(1, 2).flatten(2) for x in (query, key, value)]
+        output, weights = modules[known](*merged, attn_mask=attn_mask, need_weights=True, average_attn_weights=False)
+        return output.unflatten(2, (heads, size)).transpose(1, 2), weights
+
+    return attention
+
+
+def _identity_mha(torch: Any, width: int, heads: int, like: Any) -> Any:
+    module = torch.nn.MultiheadAttention(width, heads, bias=False, batch_first=True).to(like).eval()
+    with torch.no_grad():
+        module.in_proj_weight.copy_(torch.eye(width).repeat(3, 1))
+        module.out_proj.weight.copy_(torch.eye(width))
+    return module.requires_grad_(False)
+
+
+def _transformers(module: str, function: str) -> Preset:
+    def make(device: str) -> Callable[..., Any]:
+        import importlib
+
+        return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
+
+    return make
+
+
+PRESETS: dict[str, Preset] = {
+    "torch.sdpa": _sdpa(None),
+    "torch.sdpa[math]": _sdpa("MATH"),
+    "torch.sdpa[flash]": _sdpa("FLASH_ATTENTION"),
+    "torch.flex": _flex,
+    "torch.mha": _mha,
+    "transformers.sdpa": _transformers("transformers.integrations.sdpa_attention", "sdpa_attention_forward"),
+    "transformers.eager": _transformers("transformers.models.llama.modeling_llama", "eager_attention_forward"),
+    "transformers.gpt2": _transformers("transformers.models.gpt2.modeling_gpt2", "eager_attention_forward"),
+}

@@ -1,0 +1,503 @@
+"""The probe: conventions and abilities of a black box, found without any reference.
+
+With q = 0 every visible key weighs the same, so with V = one-hot rows the output shows the effective mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from .call import ROUTES, Array, BoolArray, Call, TargetRaised, WrongResult
+from .conventions import Abilities, Conventions
+from .frameworks import frameworks_to_try
+from .recover import recover_weights
+from .signature import CannotAdapt, understand
+from .target import Target
+
+_FAILS = (TargetRaised, WrongResult)
+
+
+def adapt(
+    function: Callable[..., Any],
+    *,
+    name: str,
+    device: str = "cpu",
+    declared: Mapping[str, str] | None = None,
+    names: Mapping[str, str] | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    routes: tuple[str, ...] | None = None,
+    framework: str | None = None,
+    precision: Mapping[str, str] | None = None,
+) -> Target:
+    """A callable target out of a function: its framework, layout, conventions and abilities, by trying them.
+
+    Raises CannotAdapt where no framework and layout gives an attention-shaped result, with the first refusal.
+    """
+    if not callable(function):
+        raise CannotAdapt(f"{name} is {type(function).__name__}, not a function of query, key and value")
+    signature = understand(function, names)
+    refusals: list[str] = []
+    candidates = [f for f in frameworks_to_try(function, device) if framework in (None, f.name)]
+    for candidate in candidates:
+        target = Target(
+            name, function, candidate, signature, Conventions().found("declared", **(declared or {})),
+            fixed=fixed or {}, declared_precision=precision or {},
+        )  # fmt: skip
+        target = target.but(abilities=Abilities(value_width=True))
+        found = _find_layout(target, refusals)
+        if found is not None:
+            return _probe(found, routes)
+    raise CannotAdapt(f"{name} can't be called as attention; it answered {refusals[0] if refusals else 'nothing'}")
+
+
+# -- layout ------------------------------------------------------------------------------------------------------
+
+
+def _find_layout(target: Target, refusals: list[str]) -> Target | None:
+    """Try each layout with B = 2, H = L = S = 3 and q = 0: the output is the mean of V over the length axis."""
+    declared = target.conventions.known
+    best: tuple[float, Target] | None = None
+    for axes, layouts in ((4, ("BHSD", "BSHD")), (3, ("BSD", "SHD")), (2, ("SD",))):
+        if "layout" in declared and target.conventions.layout not in layouts:
+            continue
+        for layout in layouts:
+            if "layout" in declared and layout != target.conventions.layout:
+                continue
+            for output in ("as the input", "heads and length exchanged") if axes == 4 else ("as the input",):
+                if "output_layout" in declared and output != target.conventions.output_layout:
+                    continue
+                how = {"layout": layout, "output_layout": output}
+                tried = target.but(conventions=target.conventions.found("probed", **how))
+                score = _layout_score(tried, refusals)
+                if score is not None and (best is None or score > best[0] + 1e-6):
+                    best = (score, tried)
+        if best is not None and best[0] > 0.99:
+            return best[1]
+    return best[1] if best is not None else None
+
+
+def _layout_score(target: Target, refusals: list[str]) -> float | None:
+    """How well the output with q = 0 correlates with a mean (or running mean) of V over the length axis."""
+    batch = 2 if target.conventions.layout in ("BHSD", "BSHD", "BSD") else 1
+    heads = 3 if target.conventions.layout in ("BHSD", "BSHD", "SHD") else 1
+    call = _call(batch, heads, 3, 3, 4, 4, seed=11)
+    call = call.but(query=np.zeros_like(call.query))
+    try:
+        output = target(call).output
+    except _FAILS as failure:
+        refusals.append(str(failure) if isinstance(failure, WrongResult) else failure.cause_line)
+        return None
+    if not np.isfinite(output).all():
+        return 0.0
+    mean = np.broadcast_to(call.value.mean(2, keepdims=True), call.value.shape)
+    running = np.cumsum(call.value, axis=2) / np.arange(1, 4)[:, None]
+    return max(_correlation(output, mean), _correlation(output, running))
+
+
+def _correlation(first: Array, second: Array) -> float:
+    a, b = first - first.mean(), second - second.mean()
+    scale = float(np.sqrt((a * a).sum() * (b * b).sum()))
+    return float((a * b).sum()) / scale if scale > 0 else 0.0
+
+
+# -- everything else ---------------------------------------------------------------------------------------------
+
+
+def _probe(target: Target, routes: tuple[str, ...] | None) -> Target:
+    """Abilities first, since each convention is found only where the ability is there."""
+    target = _sizes(target)
+    target = _dtypes(target)
+    target = _causality(target)
+    target = _masks(target, routes)
+    target = _mask_and_causal(target)
+    target = _empty_rows(target)
+    target = _scale(target)
+    return _gradients(target)
+
+
+def _call(
+    batch: int, heads: int, queries: int, keys: int, head_dim: int, value_dim: int, *, kv: int | None = None,
+    seed: int = 0, dtype: str = "float32",
+) -> Call:  # fmt: skip
+    """A plain call with multiples of 1/8, exact in every dtype."""
+    rng = np.random.Generator(np.random.Philox(seed))
+
+    def draw(*shape: int) -> Array:
+        return rng.integers(-12, 13, shape) / 8.0
+
+    kv = heads if kv is None else kv
+    return Call(
+        draw(batch, heads, queries, head_dim), draw(batch, kv, keys, head_dim), draw(batch, kv, keys, value_dim), dtype
+    )  # fmt: skip
+
+
+def _base(target: Target, queries: int, keys: int, **changes: Any) -> Call:
+    """A small call that fits the target's abilities."""
+    a = target.abilities
+    call = _call(2 if a.batch else 1, 3 if a.heads else 1, queries, keys, 8, 8, seed=5, dtype=a.dtypes[0])
+    return call.but(**changes)
+
+
+def _accepts(target: Target, call: Call) -> str | None:
+    """None where the target takes the call, else its refusal in one line."""
+    try:
+        target(call)
+    except TargetRaised as refusal:
+        return refusal.cause_line
+    except WrongResult as failure:
+        return str(failure)
+    return None
+
+
+def _with(target: Target, refusals: Mapping[str, str | None] | None = None, **abilities: Any) -> Target:
+    kept = {**target.abilities.refusals, **{k: v for k, v in (refusals or {}).items() if v is not None}}
+    return target.but(abilities=replace(target.abilities, refusals=kept, **abilities))
+
+
+def _sizes(target: Target) -> Target:
+    layout = target.conventions.layout
+    target = _with(target, batch=layout in ("BHSD", "BSHD", "BSD"), heads=layout in ("BHSD", "BSHD", "SHD"))
+    batch, heads = (2 if target.abilities.batch else 1), (4 if target.abilities.heads else 1)
+    width = _accepts(target, _call(batch, heads, 3, 3, 4, 6))
+    rectangular = _accepts(target, _call(batch, heads, 3, 5, 4, 4))
+    refusals = {"Dv != D": width, "Lq != Lk": rectangular}
+    grouped = heads == 4 and (target.signature.has("grouped") or target.signature.has("module"))
+    if heads == 4 and not grouped:
+        # Without a flag grouped heads are taken only where the output depends on them as it must.
+        grouped = _groups_work(target)
+    elif grouped:
+        refusals["Hkv < H"] = _accepts(target, _call(batch, 4, 3, 3, 4, 4, kv=2))
+        grouped = refusals["Hkv < H"] is None
+    return _with(target, refusals, value_width=width is None, rectangular=rectangular is None, grouped=grouped)
+
+
+def _groups_work(target: Target) -> bool:
+    """Whether H = 4 queries with Hkv = 2 are answered at all, by an output of the right shape."""
+    return _accepts(target, _call(2 if target.abilities.batch else 1, 4, 3, 3, 4, 4, kv=2)) is None
+
+
+def _dtypes(target: Target) -> Target:
+    taken, refusals = [], {}
+    for dtype in target.framework.dtypes:
+        refusal = _accepts(target, _base(target, 3, 3).but(dtype=dtype))
+        if refusal is None:
+            taken.append(dtype)
+        else:
+            refusals[dtype] = refusal
+    if not taken:
+        raise CannotAdapt(f"{target.name} takes none of {', '.join(target.framework.dtypes)}: {refusals['float32']}")
+    views = [v for v in target.framework.views if _accepts(target, _viewed(target, v)) is None]  # type: ignore[attr-defined]
+    return _with(target, refusals, dtypes=tuple(taken), views=tuple(views))
+
+
+def _viewed(target: Target, view: str) -> Call:
+    call = _base(target, 3, 3)
+    return call.but(dtype="float32", views=(("query", view), ("key", view), ("value", view)))
+
+
+def effective_mask(target: Target, call: Call) -> BoolArray:
+    """Which keys have any weight, (B, H, L, S); rows that are not finite count as empty. q is taken as 0."""
+    quiet = call.but(query=np.zeros_like(call.query))
+    with np.errstate(invalid="ignore"):
+        weights = recover_weights(target, quiet)
+    return np.asarray(np.where(np.isfinite(weights), weights, 0.0) > 1e-4, dtype=bool)
+
+
+def triangle(queries: int, keys: int, alignment: str) -> BoolArray:
+    """j <= i, or j <= i + S - L."""
+    return np.tri(queries, keys, keys - queries if alignment == "bottom-right" else 0, dtype=bool)
+
+
+def _nearest(seen: BoolArray, candidates: Mapping[str, BoolArray]) -> tuple[str, bool]:
+    """The candidate that differs in the fewest cells, and whether it differs in none."""
+    distances = {name: int((seen != mask).sum()) for name, mask in candidates.items()}
+    best = min(distances, key=lambda name: distances[name])
+    return best, distances[best] == 0
+
+
+def _causality(target: Target) -> Target:
+    conventions = target.conventions
+    if not target.signature.has("causal"):
+        if conventions.known.get("causal") == "declared":
+            always = conventions.causal == "always"
+        else:
+            seen = effective_mask(target, _base(target, 6, 6))[0, 0]
+            name, _ = _nearest(seen, {"all": np.ones((6, 6), bool), "always": triangle(6, 6, "top-left")})
+            always = name == "always"
+            target = target.but(conventions=conventions.found("probed", causal="always" if always else "not offered"))
+        if not always:
+            return target
+    else:
+        refusal = _accepts(target, _base(target, 4, 4, causal=True))
+        target = target.but(conventions=conventions.found("signature", causal="flag" if refusal is None else "not offered"))
+        if refusal is not None:
+            return _with(target, {"causal": refusal})
+    return _alignment(_with(target, causal=True))
+
+
+def _alignment(target: Target) -> Target:
+    """The alignment from a wide rectangle, and what a single query sees."""
+    if not target.abilities.rectangular:
+        return _with(target, rectangular_causal=False)
+    refusal = _accepts(target, _base(target, 3, 5, causal=True))
+    if refusal is not None:
+        target = target.but(conventions=target.conventions.found("probed", alignment="square only"))
+        return _with(target, {"causal, Lq != Lk": refusal}, rectangular_causal=False)
+    if "alignment" not in target.conventions.known:
+        seen = effective_mask(target, _base(target, 3, 5, causal=True))[0, 0]
+        name, sure = _nearest(seen, {a: triangle(3, 5, a) for a in ("top-left", "bottom-right")})
+        target = target.but(conventions=target.conventions.found("probed" if sure else "unclear", alignment=name))
+    alignment = target.conventions.alignment
+    if "single_query" not in target.conventions.known and alignment != "square only":
+        single = effective_mask(target, _base(target, 1, 5, causal=True))[0, 0]
+        aligned = triangle(1, 5, alignment)
+        if alignment == "top-left" and target.signature.has("module") and single.all():
+            target = target.but(conventions=target.conventions.found("probed", single_query="all keys"))
+        elif np.array_equal(single, aligned):
+            target = target.but(conventions=target.conventions.found("probed", single_query="as aligned"))
+    return target
+
+
+_MASK = np.array([[1, 0, 1, 1, 0], [0, 1, 1, 0, 1], [1, 1, 0, 0, 1]], dtype=bool)
+_SQUARE = np.array([[1, 0, 1, 1], [0, 1, 1, 0], [1, 1, 0, 0], [1, 0, 0, 1]], dtype=bool)
+
+
+def _mask_call(target: Target, route: str, mask: BoolArray, shape: str = "LS") -> Call:
+    """A call with this (L, S) mask through a route, in one of the broadcast shapes."""
+    call = _base(target, *mask.shape, route=route)
+    batch, heads, _, queries, keys, _, _ = call.sizes
+    if target.conventions.causal == "always":
+        mask = mask | np.eye(queries, keys, dtype=bool)
+    given = {
+        "LS": mask, "BHLS": np.broadcast_to(mask, (batch, heads, queries, keys)).copy(),
+        "B1LS": np.broadcast_to(mask, (batch, 1, queries, keys)).copy(), "1HLS": np.broadcast_to(mask, (1, heads, queries, keys)).copy(),
+        "11LS": mask[None, None], "B11S": np.broadcast_to(mask[:1], (batch, 1, 1, keys)).copy(),
+    }[shape]  # fmt: skip
+    return call.but(visible=given)
+
+
+MASK_SHAPES = ("LS", "BHLS", "B1LS", "1HLS", "11LS", "B11S")
+
+
+def _masks(target: Target, declared_routes: tuple[str, ...] | None) -> Target:
+    mask = _MASK if target.abilities.rectangular else _SQUARE
+    wanted = ROUTES if declared_routes is None else declared_routes
+    routes: list[str] = []
+    refusals: dict[str, str | None] = {}
+    shapes = MASK_SHAPES if target.conventions.layout in ("BHSD", "BSHD") else ("LS",)
+    usable = shapes
+    if target.signature.has("mask") or target.signature.has("bias"):
+        for route in ("additive", "bool", "keep"):
+            if route not in wanted:
+                continue
+            if route in ("bool", "keep") and not target.signature.has("mask"):
+                continue
+            if route == "additive" and not (target.signature.has("bias") or target.signature.has("mask")):
+                continue
+            taken = [s for s in shapes if _accepts(target, _mask_call(target, route, mask, s)) is None]
+            if not taken:
+                refusals[f"{route} mask"] = _accepts(target, _mask_call(target, route, mask, shapes[0]))
+                continue
+            target, works = _route(target, route, mask, taken[0], routes)
+            if works:
+                routes.append(route)
+                usable = tuple(s for s in usable if s in taken)
+    if target.signature.has("padding") and "padding" in wanted:
+        target, works = _padding(target, mask)
+        routes += ["padding"] if works else []
+    bias = "additive" in routes
+    return _with(
+        target, refusals, routes=tuple(routes), bias=bias, mask_shapes=usable if set(routes) - {"padding"} else ()
+    )  # fmt: skip
+
+
+def _route(target: Target, route: str, mask: BoolArray, shape: str, before: list[str]) -> tuple[Target, bool]:
+    """Whether a mask through this route is a mask; the polarity of boolean ones.
+
+    An option that is taken and has no effect stays a route: the laws, not the probe, call it broken. Only float
+    masks have two legitimate readings (added, or 1 = keep), and only one of them is kept.
+    """
+    call = _mask_call(target, route, mask, shape)
+    assert call.visible is not None
+    truth = np.asarray(call.full(call.visible), dtype=bool)
+    if target.conventions.causal == "always":
+        truth = truth & triangle(*mask.shape, target.conventions.alignment)
+    seen = effective_mask(target, call)
+    if route == "bool":
+        if "mask_means" in target.conventions.known:
+            return target, True
+        other = effective_mask(target, call.but(visible=~call.visible))
+        agree, opposed = int((seen != truth).sum()), int((other != truth).sum())
+        if target.signature.has("module") and agree and opposed:
+            return target, False
+        sure = "probed" if min(agree, opposed) == 0 else "unclear"
+        means = "attend" if agree <= opposed else "masked"
+        return target.but(conventions=target.conventions.found(sure, mask_means=means)), True
+    if route == "additive":
+        return target, _is_additive(target, call, seen, truth)
+    # 1/0 floats: only where -inf/0 floats are not understood, since a convention has one reading.
+    return target, "additive" not in before and bool((seen == truth).all())
+
+
+def _is_additive(target: Target, call: Call, seen: BoolArray, truth: BoolArray) -> bool:
+    """0/-inf is taken as additive unless it acts the other way round, as a 1/0 mask would read it."""
+    if (seen == truth).all():
+        return True
+    if target.bias_has_own_parameter:
+        return True
+    keep = effective_mask(target, call.but(route="keep"))
+    return not (keep == truth).all()
+
+
+def _padding(target: Target, mask: BoolArray) -> tuple[Target, bool]:
+    call = _mask_call(target, "padding", mask, "B11S")
+    if _accepts(target, call) is not None:
+        return target, False
+    if "padding_means" not in target.conventions.known:
+        truth = call.full(call.visible) if call.visible is not None else np.ones(1)
+        distances = {}
+        for means in ("masked", "attend"):
+            tried = target.but(conventions=target.conventions.found("probed", padding_means=means))
+            distances[means] = int((effective_mask(tried, call) != truth).sum())
+        means = min(distances, key=lambda m: distances[m])
+        how = "probed" if distances[means] == 0 else "unclear"
+        target = target.but(conventions=target.conventions.found(how, padding_means=means))
+    return target, True
+
+
+def _mask_and_causal(target: Target) -> Target:
+    """Both together: the intersection, or refused. That the mask alone counts must be declared, or be the interface's rule."""
+    if target.conventions.causal != "flag" or not target.abilities.routes:
+        return target
+    route = target.abilities.routes[0]
+    shape = target.abilities.mask_shapes[0] if target.abilities.mask_shapes else "B11S"
+    call = _mask_call(target, route, _SQUARE | np.eye(4, dtype=bool), shape).but(causal=True)
+    assert call.visible is not None
+    try:
+        seen = effective_mask(target, call)
+    except TargetRaised as refusal:
+        target = target.but(conventions=target.conventions.found("probed", mask_and_causal="refused"))
+        return _with(target, {"mask and causal": refusal.cause_line}, mask_with_causal=False)
+    if "mask_and_causal" in target.conventions.known:
+        return target
+    alone = np.asarray(call.full(call.visible), dtype=bool)
+    if target.signature.has("module") and (seen == alone).all():
+        return target.but(conventions=target.conventions.found("probed", mask_and_causal="the mask alone"))
+    sure = (seen == (alone & triangle(4, 4, "top-left"))).all()
+    return target.but(
+        conventions=target.conventions.found("probed" if sure else "unclear", mask_and_causal="intersection")
+    )  # fmt: skip
+
+
+def _empty_rows(target: Target) -> Target:
+    """What a row without a visible key returns, for each way of masking, by comparing with the closed list."""
+    for route in target.abilities.routes:
+        name = f"empty_{route}"
+        if name in target.conventions.known:
+            continue
+        shape = target.abilities.mask_shapes[0] if route != "padding" and target.abilities.mask_shapes else "B11S"
+        mask = np.zeros((4, 4), dtype=bool) if shape == "B11S" else np.array(_SQUARE)
+        mask[1:2] = False
+        base = _mask_call(target.but(conventions=replace(target.conventions, causal="flag")), route, mask, shape)
+        row = _row_output(target, base, 1)
+        if row is not None:
+            choice, sure = _name_empty(row, base, target)
+            target = target.but(conventions=target.conventions.found("probed" if sure else "unclear", **{name: choice}))
+    if target.abilities.rectangular_causal and target.conventions.alignment == "bottom-right":
+        if target.abilities.causal and "empty_causal" not in target.conventions.known:
+            base = _base(target, 4, 2, causal=True)
+            row = _row_output(target, base, 0)
+            if row is not None:
+                choice, sure = _name_empty(row, base, target)
+                target = target.but(
+                    conventions=target.conventions.found("probed" if sure else "unclear", empty_causal=choice)
+                )
+    return target
+
+
+def _row_output(target: Target, call: Call, row: int) -> tuple[Array, Array] | None:
+    """The output of one row (H, Dv) of sample 0, and the same without any mask."""
+    try:
+        return target(call).output[0, :, row], target(call.but(visible=None, causal=False)).output[0, :, row]
+    except _FAILS:
+        return None
+
+
+def _name_empty(row: tuple[Array, Array], call: Call, target: Target) -> tuple[str, bool]:
+    got, unmasked = row
+    mean = call.value[0].mean(1)
+    # The probe's own measure: choices differ by more than 0.1 on these values, every dtype errs by far less.
+    if np.isnan(got).all():
+        return "nan", True
+    if (got == 0).all():
+        return "zeros", True
+    if np.abs(got - mean).max() < 0.02:
+        return "uniform", True
+    if np.abs(got - unmasked).max() < 0.02:
+        return "unmasked", True
+    return "zeros", False
+
+
+def _scale(target: Target) -> Target:
+    if not target.signature.has("scale"):
+        return target
+    if target.signature.roles["scale"].required and "default_scale" not in target.conventions.known:
+        target = target.but(conventions=target.conventions.found("signature", default_scale="required"))
+    refusal = _accepts(target, _base(target, 3, 3, scale=0.5))
+    if refusal is not None:
+        return _with(target, {"scale": refusal})
+    target = _with(target, scale=True)
+    for name, value in (("negative_scale", -0.5), ("zero_scale", 0.0)):
+        if name not in target.conventions.known:
+            choice = _scale_choice(target, value)
+            target = target.but(conventions=target.conventions.found("probed", **{name: choice}))
+    return target
+
+
+def _scale_choice(target: Target, value: float) -> str:
+    """Whether a scale is computed, refused or gives NaN: plainly, under the causal flag, and under a mask."""
+    mask = _MASK if target.abilities.rectangular else _SQUARE
+    calls = [_base(target, 3, 3, scale=value)]
+    if target.conventions.causal == "flag":
+        calls.append(_base(target, 3, 3, scale=value, causal=True))
+    calls += [
+        _mask_call(target, route, mask, target.abilities.mask_shapes[0] if route != "padding" else "B11S").but(scale=value)
+        for route in target.abilities.routes
+    ]
+    for call in calls:
+        if _accepts(target, call) is not None:
+            return "refused"
+        if np.isnan(target(call).output).any():
+            return "nan"
+    return "computed"
+
+
+def _gradients(target: Target) -> Target:
+    if not target.framework.differentiable:
+        return _with(target, {"gradients": f"{target.framework.name} has none"})
+    call = _base(target, 3, 3)
+    upstream = np.ones(call.value.shape[:1] + call.query.shape[1:3] + call.value.shape[3:])
+    try:
+        target(call, upstream=upstream)
+    except _FAILS as refusal:
+        line = refusal.cause_line if isinstance(refusal, TargetRaised) else str(refusal)
+        return _with(target, {"gradients": line})
+    weights = False
+    try:
+        weights = target(call, weights=True).weights is not None
+    except _FAILS:
+        weights = False
+    mask_gradient = False
+    if target.abilities.bias:
+        bias = np.zeros((3, 3))
+        try:
+            answer = target(call.but(bias=bias), upstream=upstream, wanted=("query", "bias"))
+            mask_gradient = answer.gradients.get("bias") is not None
+        except _FAILS:
+            mask_gradient = False
+    return _with(target, gradients=True, weights=weights, mask_gradient=mask_gradient)
+

@@ -1,0 +1,129 @@
+"""Understanding a third party's signature: which parameter plays which role."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .names import role_of
+
+
+class CannotAdapt(Exception):
+    """The target can be imported but not called as attention; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter of the target: its name, whether it needs a value, whether it goes by position."""
+
+    name: str
+    required: bool
+    positional: bool
+
+
+@dataclass(frozen=True)
+class Signature:
+    """Roles found in a signature: role -> parameter. `assumed` says what was taken by position."""
+
+    roles: Mapping[str, Parameter]
+    assumed: str = ""
+
+    def has(self, role: str) -> bool:
+        """Whether the target has a parameter of this role."""
+        return role in self.roles
+
+
+def _from_docstring(function: Callable[..., Any]) -> inspect.Signature | None:
+    """The signature in the first lines of a docstring, as builtins of torch have it."""
+    name = re.escape(getattr(function, "__name__", ""))
+    found = re.search(name + r"\s*\((.*?)\)\s*(?:->|:|\n|$)", inspect.getdoc(function) or "", re.DOTALL)
+    if not name or not found:
+        return None
+    try:
+        arguments = ast.parse(f"lambda {' '.join(found[1].split())}: 0", mode="eval").body
+    except SyntaxError:
+        return None
+    assert isinstance(arguments, ast.Lambda)
+    plain = arguments.args.posonlyargs + arguments.args.args
+    first_default = len(plain) - len(arguments.args.defaults)
+    parameters = [
+        inspect.Parameter(
+            item.arg,
+            inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=inspect.Parameter.empty if index < first_default else None,
+        )
+        for index, item in enumerate(plain)
+    ]
+    parameters += [
+        inspect.Parameter(item.arg, inspect.Parameter.KEYWORD_ONLY, default=inspect.Parameter.empty if value is None else None)
+        for item, value in zip(arguments.args.kwonlyargs, arguments.args.kw_defaults, strict=True)
+    ]  # fmt: skip
+    return inspect.Signature(parameters)
+
+
+def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        found = _from_docstring(function)
+    if found is None:
+        raise CannotAdapt(
+            f"the signature of {function!r} can't be read; wrap it in a function (query, key, value, ...) of your own"
+        )
+    return found
+
+
+def understand(function: Callable[..., Any], renamed: Mapping[str, str] | None = None) -> Signature:
+    """Find the role of each parameter by name; the first three without a known name are query, key, value.
+
+    `renamed` maps roles to parameter names where the user declares them. Raises CannotAdapt where a required
+    parameter has no role or fewer than three arrays are taken.
+    """
+    parameters = _signature_of(function).parameters.values()
+    by_declared = {name: role for role, name in (renamed or {}).items()}
+    known_names = {p.name for p in parameters}
+    for name, role in by_declared.items():
+        if name not in known_names:
+            raise CannotAdapt(f"{role} is declared to be the parameter {name!r}, but the target has {sorted(known_names)}")
+    roles: dict[str, Parameter] = {}
+    unknown: list[Parameter] = []
+    for p in parameters:
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+            continue
+        positional = p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        mine = Parameter(p.name, p.default is p.empty, positional)
+        role = by_declared.get(p.name) or role_of(p.name)
+        if role is None or role in roles:
+            unknown.append(mine)
+        else:
+            roles[role] = mine
+    assumed = _assume(roles, unknown)
+    left = [p.name for p in unknown if p.required]
+    if left:
+        raise CannotAdapt(
+            f"the target requires {', '.join(left)}, and attnlaws doesn't know what that is; name it under "
+            f"[tool.attnlaws.targets.NAME] as names = {{ role = {left[0]!r} }}, or wrap the target"
+        )
+    return Signature(roles, assumed)
+
+
+def _assume(roles: dict[str, Parameter], unknown: list[Parameter]) -> str:
+    """Take query, key and value by position where their names are unknown; say so."""
+    missing = [role for role in ("query", "key", "value") if role not in roles]
+    candidates = [p for p in unknown if p.required and p.positional]
+    if len(missing) > len(candidates):
+        found = ", ".join(p.name for p in roles.values()) or "nothing"
+        raise CannotAdapt(
+            f"no {', '.join(missing)} in the target's parameters (understood: {found}); a target is a function of "
+            "query, key and value. Wrap it in one, or name the parameters under [tool.attnlaws.targets.NAME]"
+        )
+    taken = []
+    for role, parameter in zip(missing, candidates, strict=False):
+        roles[role] = parameter
+        unknown.remove(parameter)
+        taken.append(f"{parameter.name} as {role}")
+    return ", ".join(taken)

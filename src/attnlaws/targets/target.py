@@ -1,0 +1,285 @@
+"""A target: a third party's attention function, called with arrays in one order whatever its own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .call import Answer, Array, Call, TargetRaised, WrongResult
+from .conventions import Abilities, Conventions
+from .frameworks import Framework
+from .signature import Signature
+
+
+@dataclass(frozen=True)
+class Target:
+    """A function with its framework, signature, conventions and abilities. Frozen: the probe returns a new one."""
+
+    name: str
+    function: Callable[..., Any]
+    framework: Framework
+    signature: Signature
+    conventions: Conventions = field(default_factory=Conventions)
+    abilities: Abilities = field(default_factory=Abilities)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    declared_precision: Mapping[str, str] = field(default_factory=dict)
+    #: how to find the target again in another process; None where it was given as an object
+    address: str | None = None
+
+    def but(self, **changes: Any) -> Target:
+        """This target with some fields changed."""
+        return replace(self, **changes)
+
+    @property
+    def output_index(self) -> int:
+        """Where in a tuple the output stands (the first place, in every library seen)."""
+        return 0
+
+    def __call__(
+        self,
+        call: Call,
+        *,
+        upstream: Array | None = None,
+        wanted: tuple[str, ...] = ("query", "key", "value"),
+        watch: bool = False,
+        weights: bool = False,
+    ) -> Answer:
+        """Call the target. With `upstream` (B, H, L, Dv) the gradients of `wanted` operands come back too.
+
+        Raises TargetRaised with the target's own exception, WrongResult where no output can be read.
+        """
+        arguments, operands = self.arguments(call, wanted if upstream is not None else (), weights)
+        before = {role: self._bits(value) for role, value in operands.items()} if watch else {}
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
+                result = self.function(*arguments[0], **arguments[1])
+        except Exception as error:
+            raise TargetRaised(error) from error
+        answer, raw = self._read(result, call, operands)
+        if watch:
+            after = {role: self._bits(value) for role, value in operands.items()}
+            answer = replace(answer, mutated=tuple(role for role in before if before[role] != after[role]))
+        if upstream is not None:
+            answer = replace(answer, gradients=self._gradients(raw, operands, upstream, call, wanted))
+        return answer
+
+    # -- arguments ---------------------------------------------------------------------------------------------
+
+    def arguments(
+        self, call: Call, grads: tuple[str, ...], weights: bool
+    ) -> tuple[tuple[list[Any], dict[str, Any]], dict[str, Any]]:
+        """Positional and keyword arguments, and the tensors among them by role."""
+        views = dict(call.views)
+        operands: dict[str, Any] = {
+            role: self.framework.tensor(
+                self.into_layout(array), call.dtype, view=views.get(role, "plain"), grad=role in grads
+            )
+            for role, array in (("query", call.query), ("key", call.key), ("value", call.value))
+        }
+        given: dict[str, Any] = {**operands, **self._mask_arguments(call, operands, grads)}
+        if self.signature.has("causal"):
+            given["causal"] = call.causal
+        if call.scale is not None or (
+            self.signature.has("scale") and self.signature.roles["scale"].required
+        ):
+            given["scale"] = call.scale if call.scale is not None else float(call.query.shape[-1]) ** -0.5
+        if self.signature.has("grouped") and call.key.shape[1] != call.query.shape[1]:
+            given["grouped"] = True
+        if self.signature.has("weights"):
+            given["weights"] = weights
+        if self.signature.has("module"):
+            given["module"] = _stand_in_module(call)
+        if "dropout" in self.signature.roles and self.signature.roles["dropout"].required:
+            given["dropout"] = 0.0
+        given.update(dict(call.extra))
+        return self._placed(given), operands
+
+    def _placed(self, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """By keyword where possible, by position where the signature allows nothing else."""
+        keywords = {**self.fixed}
+        positional: list[Any] = []
+        for role, parameter in self.signature.roles.items():
+            if role in given:
+                keywords[parameter.name] = given[role]
+            elif parameter.required and parameter.name not in keywords:
+                keywords[parameter.name] = None
+        if getattr(self.function, "positional_only", False):
+            positional = [keywords.pop(self.signature.roles[r].name) for r in ("query", "key", "value")]
+        return positional, keywords
+
+    def _mask_arguments(self, call: Call, operands: dict[str, Any], grads: tuple[str, ...]) -> dict[str, Any]:
+        """The mask and bias of a call, as the target wants them."""
+        given: dict[str, Any] = {}
+        bias = call.bias
+        if call.visible is not None:
+            visible, route = call.visible, call.route
+            if route == "additive":
+                additive = np.where(visible, 0.0 if bias is None else bias, -np.inf)
+                bias = additive
+            elif route == "padding":
+                means = self.conventions.padding_means
+                row = np.broadcast_to(visible, (call.sizes[0], 1, 1, call.sizes[4]))[:, 0, 0, :]
+                given["padding"] = self.framework.boolean(row if means == "attend" else ~row)
+            elif route == "keep":
+                given["mask"] = self.framework.tensor(self._mask_shape(visible.astype(np.float64), call), call.dtype)
+            else:
+                shown = visible if self.conventions.mask_means == "attend" else ~visible
+                given["mask"] = self.framework.boolean(self._mask_shape(shown, call))
+            if "mask" in given:
+                operands["mask"] = given["mask"]
+        if bias is not None:
+            tensor = self.framework.tensor(self._mask_shape(bias, call), call.dtype, grad="bias" in grads)
+            operands["bias"] = tensor
+            given["bias" if self.bias_has_own_parameter else "mask"] = tensor
+        return given
+
+    @property
+    def bias_has_own_parameter(self) -> bool:
+        """Whether additive values travel apart from the mask, as in JAX and Keras."""
+        return self.signature.has("bias")
+
+    def _mask_shape(self, mask: NDArray[Any], call: Call) -> NDArray[Any]:
+        """A (L, S) or four-axis mask as the target's layout has it."""
+        layout = self.conventions.layout
+        if layout in ("BHSD", "BSHD") or mask.ndim == 2:
+            return mask
+        full = call.full(mask)
+        return {"SHD": full[0], "BSD": full[:, 0], "SD": full[0, 0]}[layout]
+
+    def into_layout(self, array: Array) -> Array:
+        """(B, H, L, D) into the axes of the target."""
+        layout = self.conventions.layout
+        if layout == "BHSD":
+            return array
+        if layout == "BSHD":
+            return np.ascontiguousarray(array.swapaxes(1, 2))
+        if layout == "SHD":
+            return np.ascontiguousarray(array[0].swapaxes(0, 1))
+        return array[:, 0] if layout == "BSD" else array[0, 0]
+
+    def from_layout(self, array: Array, *, output: bool = False) -> Array:
+        """The axes of the target into (B, H, L, D)."""
+        layout = self.conventions.layout
+        if output and self.conventions.output_layout != "as the input":
+            layout = {"BHSD": "BSHD", "BSHD": "BHSD", "SHD": "HSD"}.get(layout, layout)
+        if layout == "BHSD":
+            return array
+        if layout == "BSHD":
+            return array.swapaxes(1, 2)
+        if layout == "SHD":
+            return array.swapaxes(0, 1)[None]
+        if layout == "HSD":
+            return array[None]
+        return array[:, None] if layout == "BSD" else array[None, None]
+
+    # -- results -----------------------------------------------------------------------------------------------
+
+    def _read(self, result: Any, call: Call, operands: dict[str, Any]) -> tuple[Answer, Any]:
+        """The output in a raw result, and what it looked like."""
+        raw = result
+        if isinstance(result, tuple | list) and result and not self.framework.is_tensor(result):
+            raw = result[self.output_index]
+        if not self.framework.is_tensor(raw):
+            raise WrongResult(f"returned {_describe(result)}, not a {self.framework.name} array")
+        batch, heads, _, queries, keys, _, value_dim = call.sizes
+        expected = self._expected_shape(batch, heads, queries, value_dim)
+        values = self.framework.to_numpy(raw)
+        shape_ok = values.shape == expected
+        if not shape_ok:
+            if values.size != int(np.prod(expected)):
+                raise WrongResult(f"returned shape {values.shape}, expected {expected}")
+            values = values.reshape(expected)
+        answer = Answer(
+            output=self.from_layout(values, output=True),
+            dtype=self.framework.dtype_of(raw),
+            kind=self.framework.kind_of(raw),
+            device=self.framework.device_of(raw),
+            raw_shape=tuple(raw.shape),
+            shape_as_expected=shape_ok,
+            weights=self._weights(result, (batch, heads, queries, keys)),
+            aliases=tuple(r for r, tensor in operands.items() if self.framework.shares_memory(raw, tensor)),
+        )
+        return answer, raw
+
+    def _expected_shape(self, batch: int, heads: int, queries: int, width: int) -> tuple[int, ...]:
+        layout = self.conventions.layout
+        if self.conventions.output_layout != "as the input":
+            layout = {"BHSD": "BSHD", "BSHD": "BHSD", "SHD": "HSD"}.get(layout, layout)
+        return {
+            "BHSD": (batch, heads, queries, width),
+            "BSHD": (batch, queries, heads, width),
+            "SHD": (queries, heads, width),
+            "HSD": (heads, queries, width),
+            "BSD": (batch, queries, width),
+            "SD": (queries, width),
+        }[layout]
+
+    def _weights(self, result: Any, shape: tuple[int, int, int, int]) -> Array | None:
+        """Weights returned beside the output: the first further tensor of shape (B, H, L, S)."""
+        if not isinstance(result, tuple | list):
+            return None
+        for item in result[1:]:
+            if self.framework.is_tensor(item) and int(np.prod(item.shape)) == int(np.prod(shape)):
+                if tuple(n for n in item.shape if n != 1) == tuple(n for n in shape if n != 1):
+                    return self.framework.to_numpy(item).reshape(shape)
+        return None
+
+    def _gradients(
+        self, raw: Any, operands: dict[str, Any], upstream: Array, call: Call, wanted: tuple[str, ...]
+    ) -> dict[str, Array | None]:
+        """Gradients of the wanted operands; None for one that the output doesn't depend on by the framework's word."""
+        batch, heads, queries, width = upstream.shape
+        laid = upstream
+        exchanged = self.conventions.output_layout != "as the input"
+        if exchanged:
+            laid = self.but(conventions=replace(self.conventions, output_layout="as the input")).into_layout(upstream)
+            laid = np.ascontiguousarray(laid.swapaxes(0, 1) if laid.ndim == 3 else laid.swapaxes(1, 2))
+        else:
+            laid = self.into_layout(upstream)
+        view = dict(call.views).get("upstream", "plain")
+        tensor = self.framework.tensor(np.ascontiguousarray(laid).reshape(raw.shape), call.dtype, view=view)
+        roles = [role for role in wanted if role in operands]
+        try:
+            found = self.framework.gradients(raw, [operands[r] for r in roles], tensor)
+        except Exception as error:
+            raise TargetRaised(error) from error
+        out: dict[str, Array | None] = {}
+        for role, gradient in zip(roles, found, strict=True):
+            if gradient is None:
+                out[role] = None
+            elif role == "bias":
+                out[role] = self.framework.to_numpy(gradient)
+            else:
+                out[role] = self.from_layout(self.framework.to_numpy(gradient))
+        return out
+
+    def _bits(self, tensor: Any) -> bytes:
+        return self.framework.to_numpy(tensor).tobytes()
+
+
+def _describe(result: Any) -> str:
+    if isinstance(result, tuple | list):
+        return f"a {type(result).__name__} of {', '.join(type(item).__name__ for item in result) or 'nothing'}"
+    return f"{result!r}" if result is None or isinstance(result, int | float | str) else type(result).__name__
+
+
+class _StandIn:
+    """What a function of transformers' attention interface reads from its module."""
+
+    def __init__(self, groups: int) -> None:
+        self.training = False
+        self.num_key_value_groups = groups
+        self.is_causal = False
+        self.attention_dropout = 0.0
+        self.layer_idx = 0
+        self.config = self
+
+
+def _stand_in_module(call: Call) -> Any:
+    return _StandIn(call.query.shape[1] // max(call.key.shape[1], 1))

@@ -1,0 +1,48 @@
+"""The variance of the scaled scores, read off a target's own outputs."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnlaws.judge.chance import Estimate, confirmed, variance_of_products
+from attnlaws.laws.law import law
+from attnlaws.laws.trial import Broken, Trial
+from attnlaws.problems.draw import Wants
+from attnlaws.targets.call import Call
+
+PAIRS = 65_536
+
+
+@law(
+    "statistics.score-variance", "scaled scores of independent N(0, 1) queries and keys have variance 1",
+    wants=Wants(causal=False, masks=("none",), bias=False, scale=False, min_batch=1, small=True, rectangular=None, dtypes=("float32", "float64")),
+    applies=lambda t: None if t.abilities.batch and t.abilities.rectangular else "takes no batch of one query and two keys",
+    share=0.001,
+)  # fmt: skip
+def test_score_variance(trial: Trial) -> None:
+    """Var(q.k) = D, so s = 1/sqrt(D) gives scores of variance D s^2 = 1: Vaswani et al. 2017, footnote 4.
+
+    With one query and two keys, log(w_1 / w_0) / sqrt(2) = s q.(k_1 - k_0) / sqrt(2) has the law of one scaled score.
+    Pairs are disjoint, hence independent. First look and confirmation: a false alarm has probability 1.7e-8.
+    """
+    dim = 16
+
+    def sample(stage: int) -> Estimate:
+        rng = np.random.Generator(np.random.Philox(key=[trial.problem.seed, 100 + stage]))
+        total, count, block = 0.0, 0, 8192
+        for _ in range(PAIRS // block):
+            query = rng.standard_normal((block, 1, 1, dim)).astype(np.float32).astype(float)
+            key = rng.standard_normal((block, 1, 2, dim)).astype(np.float32).astype(float)
+            weights = trial.weights(Call(query, key, np.zeros((block, 1, 2, dim)), trial.call.dtype))
+            with np.errstate(all="ignore"):
+                scores = np.log(weights[..., 1] / weights[..., 0]) / np.sqrt(2.0)
+            good = np.isfinite(scores)
+            total += float((scores[good] ** 2).sum())
+            count += int(good.sum())
+        wanted = dim * trial.scale(trial.call.but(query=np.zeros((1, 1, 1, dim)))) ** 2
+        return variance_of_products(total / max(count, 1) / wanted, count, dim)
+
+    estimate, wrong = confirmed(sample)
+    trial.evidence.add(estimate.size, 0.0)
+    if wrong:
+        raise Broken(f"the variance of the scaled scores is not as predicted: {estimate}")
