@@ -11,7 +11,7 @@ from attnlaws.problems.dtypes import round_to
 from attnlaws.targets.call import Call
 from attnlaws.targets.target import Target
 
-CAUSAL = Wants(causal=True, masks=("none",), regimes=("normal", "integer", "flat", "peaked", "tied"))
+CAUSAL = Wants(causal=True, masks=("none",), bias=False, regimes=("normal", "integer", "flat", "peaked", "tied"))
 
 
 def _needs_flag_and_mask(target: Target) -> str | None:
@@ -63,7 +63,7 @@ def test_past_matters(trial: Trial) -> None:
 
 @law(
     "causality.jacobian", "the gradient of output i by later keys and values is zero, and by allowed ones is not",
-    wants=Wants(causal=True, masks=("none",), regimes=("normal", "flat", "integer"), gradients=True, dtypes=("float32", "float64")),
+    wants=Wants(causal=True, masks=("none",), bias=False, regimes=("normal", "flat", "integer"), gradients=True, dtypes=("float32", "float64")),
     exact=True,
 )  # fmt: skip
 def test_jacobian(trial: Trial) -> None:
@@ -125,6 +125,8 @@ def _needs_both(target: Target) -> str | None:
     missing = _needs_flag_and_mask(target)
     if missing is None and target.conventions.mask_and_causal == "refused":
         return f"refuses a mask with the causal flag ({target.abilities.refusals.get('mask and causal', '')})"
+    if missing is None and target.conventions.mask_and_causal == "the mask alone":
+        return "with a mask, the mask alone counts: a rule of its interface"
     return missing
 
 
@@ -134,10 +136,9 @@ def _needs_both(target: Target) -> str | None:
     applies=_needs_both,
 )  # fmt: skip
 def test_flag_and_mask(trial: Trial) -> None:
-    """o(causal, mask m) = o(mask m and [j <= i]); the mask alone where that is the interface's rule."""
+    """o(causal, mask m) = o(mask m and [j <= i])."""
     call = trial.call
-    if call.visible is None:  # the convention is "the mask alone": both must then be the mask
-        raise Unsuitable
+    trial.suitable(call.visible is not None)
     try:
         both = trial.run()
     except Crashed as refusal:

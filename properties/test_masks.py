@@ -31,7 +31,8 @@ def test_bool_is_additive(trial: Trial) -> None:
 
 
 @law("masks.padding-is-absence", "keys masked for all queries are as if they were not there",
-     wants=Wants(causal=False, masks=("padding-right", "padding-left", "first-half", "padding-right"), bias=False, min_keys=2))  # fmt: skip
+     wants=Wants(causal=False, masks=("padding-right", "padding-left", "first-half", "padding-right"), bias=False, min_keys=2,
+                 regimes=("normal", "flat", "tied", "integer", "offset")))  # fmt: skip
 def test_padding_is_absence(trial: Trial) -> None:
     """o(K, V, mask) = o(K without the masked keys, V likewise), whatever the masked keys hold; each sample by itself."""
     call = trial.call

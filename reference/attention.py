@@ -138,10 +138,9 @@ def _scores(
         mask = attn_mask.expand(B, H, L, S)[..., start:stop]
         if mask.dtype == torch.bool:
             masked = masked | ~mask
-        else:  # -inf is taken out before it is added, so that no gradient meets it
-            hidden = mask == -math.inf
-            masked = masked | hidden
-            x = x + mask.to(dtype).masked_fill(hidden, 0.0)
+        else:
+            masked = masked | (mask == -math.inf)
+            x = x + mask.to(dtype)
     return x.masked_fill(masked, -math.inf)
 
 

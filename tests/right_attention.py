@@ -490,6 +490,14 @@ def keyword_only(
     return (softmax_zero(s) @ wide(v)).to(q.dtype)
 
 
+@right("torch itself without its scale; a mask with is_causal is an error; empty row = zeros")
+def torch_sdpa(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, is_causal: bool = False
+) -> Tensor:
+    """No scale: torch 2.13's CPU kernel gives NaN for causal attention with a scale of zero or below."""
+    return F.scaled_dot_product_attention(query, key, value, attn_mask, is_causal=is_causal)
+
+
 class Attention:
     """An object that is called; it keeps its scale."""
 
@@ -534,19 +542,11 @@ def own_backward(query: Tensor, key: Tensor, value: Tensor, is_causal: bool = Fa
 
 
 RIGHT += [
-    Right("torch_sdpa", F.scaled_dot_product_attention, "torch itself"),
     Right("class_instance", Attention(), "an object with __call__, causal top left"),
     Right(
-        "partial_causal", functools.partial(mask_or_causal, is_causal=True), "a partial that is always causal"
+        "partial_causal",
+        functools.partial(einsum_bshd, causal=True),
+        "a partial, causal unless told otherwise",
     ),
-    Right(
-        "partial_sdpa",
-        functools.partial(F.scaled_dot_product_attention, dropout_p=0.0),
-        "a partial of torch's",
-    ),
-    Right(
-        "lambda_sdpa",
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v),
-        "a lambda without options",
-    ),
+    Right("lambda_sdpa", lambda q, k, v: F.scaled_dot_product_attention(q, k, v), "a lambda without options"),
 ]

@@ -269,7 +269,9 @@ def test_correct_kernels_lie_within(dtype: str, name: str) -> None:
             worst = factor * forward_worst(q, k, v, exact, scale, precision)
             random, sigma = forward_random(q, k, v, exact, scale, precision)
             error = np.abs(kernel(*tensors(dtype, q, k, v), scale, mask).double().numpy() - exact.output)
-            assert np.isfinite(worst).all() and np.isfinite(random).all() and np.isfinite(sigma).all()
+            assert np.isfinite(worst).all()
+            assert np.isfinite(random).all()
+            assert np.isfinite(sigma).all()
             assert (error <= worst).all(), (profile, kernel, (error / worst).max())
             assert (error <= factor * random).all(), (profile, kernel, (error / random).max())
 
@@ -351,6 +353,57 @@ def test_soft_cap_lies_within(dtype: str) -> None:
                 bounds, grads, grads_of(kernel, dtype, (q, k, v, do), 0.25, None), strict=True
             ):
                 assert (np.abs(got - grad) <= bound).all(), (cap, precision.name)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_sinks_and_poison_lie_within(dtype: str) -> None:
+    """A sink per row takes its share; NaN behind the mask harms nothing."""
+    rng = np.random.default_rng(13)
+    for sink in (-3.0, 0.5, 6.0, 40.0):
+        q, k, v, do = (round_to(x, dtype) for x in rng.standard_normal((4, 1, 2, 12, 16)))
+        bias = np.where(np.arange(12) > 9, -np.inf, 0.0) * np.ones((12, 1))
+        plain = exact_of(q, k, v, 0.25, bias)
+        lse = np.logaddexp(plain.lse, sink)
+        share = np.exp(plain.lse - lse)[..., None]
+        exact = replace(plain, lse=lse, weights=plain.weights * share, output=plain.output * share)
+        grads = gradients(q, k, v, do, exact, 0.25)
+
+        def stored(q, k, v, scale, bias=None, sink=sink):
+            s = q @ k.transpose(-1, -2) * scale + bias.to(q.dtype)
+            return torch.softmax(torch.cat((s, torch.full_like(s[..., :1], sink)), -1), -1)[..., :-1] @ v
+
+        def fused(q, k, v, scale, bias=None, stored=stored):
+            return stored(q.float(), k.float(), v.float(), scale, bias).to(q.dtype)
+
+        poison = np.where(np.arange(12)[:, None] > 9, np.nan, 0.0)
+        for kernel, precision in ((fused, PROFILES[dtype][0]), (stored, PROFILES[dtype][dtype != "float32"])):
+            worst = forward_worst(q, k + poison, v + poison, exact, 0.25, precision)
+            random, _ = forward_random(q, k + poison, v + poison, exact, 0.25, precision)
+            got = kernel(*tensors(dtype, q, k, v), 0.25, torch.from_numpy(bias)).double().numpy()
+            assert (np.abs(got - exact.output) <= np.minimum(worst, random)).all(), (sink, precision.name)
+            bounds = backward_worst(q, k + poison, v + poison, do, exact, grads, 0.25, precision)
+            found = grads_of(kernel, dtype, (q, k, v, do), 0.25, bias)
+            for bound, grad, x in zip(bounds, grads, found, strict=True):
+                assert (np.abs(x - grad) <= bound).all(), (sink, precision.name)
+
+
+def test_rows_computed_as_if_unmasked() -> None:
+    rng = np.random.default_rng(14)
+    q, k, v = (round_to(x, "bfloat16") for x in rng.standard_normal((3, 1, 2, 6, 16)))
+    bias = np.zeros((6, 6))
+    bias[4] = -np.inf
+    free, masked = exact_of(q, k, v, 0.25), exact_of(q, k, v, 0.25, bias)
+    row = np.arange(6)[:, None] == 4
+    mixed = replace(
+        masked,
+        output=np.where(row, free.output, masked.output),
+        weights=np.where(row, free.weights, masked.weights),
+    )
+    for precision in PROFILES["bfloat16"]:
+        wanted = forward_worst(q, k, v, free, 0.25, precision)
+        got = forward_worst(q, k, v, mixed, 0.25, precision)
+        assert (got[:, :, 4] >= 0.3 * wanted[:, :, 4]).all()
+        assert (got[:, :, 4] <= 3 * wanted[:, :, 4]).all()
 
 
 def planted(score=None, weigh=None, scale_by=1.0, swap=False) -> Kernel:
@@ -443,7 +496,8 @@ def test_many_keys_use_products_and_stay_near() -> None:
         for at in range(0, 300, 20)
     ]
     small = np.concatenate(rows, 2)
-    assert (small <= large * (1 + 1e-9)).all() and (large <= 1.05 * small + 1e-6).all()
+    assert (small <= large * (1 + 1e-9)).all()
+    assert (large <= 1.05 * small + 1e-6).all()
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -461,13 +515,16 @@ def test_rows_without_a_key(dtype: str) -> None:
     nan = replace(zero, output=np.where(third, np.nan, output), weights=np.where(third, np.nan, weights))
     precision = PROFILES[dtype][0]
     worst = forward_worst(q, k, v, zero, 0.3, precision)
-    assert (worst[:, :, 2] == 0).all() and (worst[:, :, [0, 1, 3, 4]] > 0).all()
+    assert (worst[:, :, 2] == 0).all()
+    assert (worst[:, :, [0, 1, 3, 4]] > 0).all()
     mean = forward_worst(q, k, v, uniform, 0.3, precision)
-    assert (mean[:, :, 2] > 0).all() and (mean[:, :, 2] <= 200 * precision.u_out).all()
+    assert (mean[:, :, 2] > 0).all()
+    assert (mean[:, :, 2] <= 200 * precision.u_out).all()
     assert np.isfinite(forward_worst(q, k, v, nan, 0.3, precision)).all()
     for exact in (zero, uniform, nan):
         bound, sigma = forward_random(q, k, v, exact, 0.3, precision)
-        assert np.isfinite(bound).all() and np.isfinite(sigma).all()
+        assert np.isfinite(bound).all()
+        assert np.isfinite(sigma).all()
         grads = gradients(q, k, v, do, zero, 0.3)
         for bound in backward_worst(q, k, v, do, exact, grads, 0.3, precision):
             assert np.isfinite(bound).all()
@@ -484,7 +541,8 @@ def test_bounds_stay_finite_and_within_reach(precision: Precision) -> None:
             worst = forward_worst(q, k, v, exact, 1.0, precision)
             bound, _ = forward_random(q, k, v, exact, 1.0, precision)
             assert (worst <= 1.2 * (np.ptp(v, axis=-2, keepdims=True) + np.abs(v).max())).all() or size == 1e4
-            assert np.isfinite(worst).all() and np.isfinite(bound).all()
+            assert np.isfinite(worst).all()
+            assert np.isfinite(bound).all()
             for grad in backward_worst(
                 q, k, v, do, exact, gradients(q, k, v, do, exact, 1.0), 1.0, precision
             ):
@@ -580,7 +638,8 @@ def test_round_to_rounds_once() -> None:
 def test_tables() -> None:
     for dtype, kind in DTYPES.items():
         info = torch.finfo(kind)
-        assert UNIT_ROUNDOFF[dtype] == info.eps / 2 and LARGEST[dtype] == info.max
+        assert UNIT_ROUNDOFF[dtype] == info.eps / 2
+        assert LARGEST[dtype] == info.max
     assert [p.name for p in PROFILES["bfloat16"]] == ["fused", "naive", "naive, prescaled"]
     assert [p.device for p in PROFILES["float32"]] == ["any", "cuda"]
     assert with_storage_grads(PROFILES["float16"][0]).grad_tile == 32

@@ -1009,9 +1009,9 @@ def two_minima_overflow(s: Tensor, attn_mask: Mask, is_causal: bool) -> Tensor:
     """finfo.min twice is -inf: an empty row attends what is hidden once; huggingface/transformers#27114."""
     lowest, bias = torch.finfo(s.dtype).min, torch.zeros_like(s)
     if attn_mask is not None and attn_mask.dtype == torch.bool:
-        bias, attn_mask = bias + torch.where(attn_mask, 0.0, lowest), None
+        bias, attn_mask = bias.masked_fill(~attn_mask, lowest), None
     if is_causal:
-        bias = bias + torch.where(triangle(s), 0.0, lowest)
+        bias = bias + torch.zeros_like(s).masked_fill(~triangle(s), lowest)
     return apply_mask(s, attn_mask) + bias
 
 
@@ -1402,9 +1402,9 @@ def bshd_scale_ignored(
 def bshd_alignment_by_side(
     q: Tensor, k: Tensor, v: Tensor, causal: bool = False, softmax_scale: float | None = None
 ) -> Tensor:
-    """(B, L, H, D): bottom right for Lq < Lk, except with grouped heads; Dao-AILab/flash-attention#517."""
+    """(B, L, H, D): bottom right, but top left with grouped heads; Dao-AILab/flash-attention#517."""
     extra = k.shape[1] - q.shape[1] if q.shape[2] == k.shape[2] else 0
-    step = hide_with(lambda s: triangle(s, max(extra, 0)))
+    step = hide_with(lambda s: triangle(s, extra))
     return bshd(q, k, v, is_causal=causal, scale=softmax_scale, mask=step)
 
 

@@ -14,6 +14,9 @@ Algorithms (2002), 3.1; the softmax, Blanchard, Higham & Higham, IMA J. Numer. A
 replaced by lambda sqrt(n) u, Higham & Mary, SIAM J. Sci. Comput. 41 (2019); rounding errors as random
 variables, Connolly, Higham & Mary, SIAM J. Sci. Comput. 43 (2021).
 
+A sink (a key of value 0 whose weight is what the row sum leaves) is understood; dropout is not: the weights
+must be those that meet the values.
+
 Limits. Tiles are visited in either direction, with at most three splits of the keys. The exact result is
 itself computed in float64: where the kernel under test is float64 too, the caller doubles the bound. Output
 beyond the largest finite number of the dtype is the caller's affair. Bounds are finite for finite inputs.
@@ -41,6 +44,7 @@ from attnlaws.judge.exponent import (
     rounded,
     rows_of,
     second_moment,
+    sink_error,
     underflow,
 )
 from attnlaws.judge.precision import Array, Precision, with_storage_grads
@@ -51,7 +55,7 @@ __all__ = ["Attended", "backward_worst", "forward_random", "forward_worst", "row
 def _empty_rows(bound: Array, rows: Rows, exact: Attended, precision: Precision) -> Array:
     """Replace the bound of rows without a visible key: a plain mean of S values, or an exact 0 (or NaN).
 
-    mean: (gamma_{S+8} + u_p + u_value + e_exp) mean_j |v_j|, and the rounding of the output.
+    mean: (gamma_{S+8} + u_p + u_value + e_exp + S tiny_p) mean_j |v_j|, and the rounding of the output.
     """
     if rows.seen is None:
         return bound
@@ -62,7 +66,8 @@ def _empty_rows(bound: Array, rows: Rows, exact: Attended, precision: Precision)
     unit = gamma(exact.weights.shape[-1] + 8, precision.u_a) + precision.u_probs + precision.u_value
     mean = np.abs(rows.value).mean(-2, keepdims=True)
     size = np.abs(np.nan_to_num(exact.output))
-    before = np.broadcast_to((unit + precision.exp_error) * mean + precision.tiny_probs * mean, size.shape)
+    unit += precision.exp_error + rows.probs.shape[-1] * precision.tiny_probs
+    before = np.broadcast_to(unit * mean, size.shape)
     return np.where(full, bound, np.where(weight > 0, rounded(before, size, precision), 0.0))
 
 
@@ -87,8 +92,12 @@ def forward_worst(
 def _forward_worst(rows: Rows, exact: Attended, spread: Array, precision: Precision) -> Array:
     """forward_worst from D (B, H, L, S)."""
     unit, keys, output = precision.u_a, rows.probs.shape[-1], exact.output
-    gain, upper, lower = grown(rows, spread)
-    moved = centred(gain, rows.value, output) / lower
+    apart = sink_error(rows, precision)
+    gain, upper, lower = grown(rows, spread, apart)
+    moved = centred(gain, rows.value, output)
+    if rows.sink is not None and apart is not None:
+        moved += rows.sink * np.expm1(np.minimum(apart, 300.0)) * np.abs(output)
+    moved /= lower
     mass: Array = np.matmul(upper, np.abs(rows.value)) / lower
     if spread.max() > 0.25:
         away, largest = reach(rows, output)
@@ -126,19 +135,21 @@ def forward_random(
         output, size = exact.output, np.abs(exact.output)
         moved = second_moment(rows.probs**2 * variance, rows.value, output)
         rest = _random_rest(rows, size, precision)
+        apart = sink_error(rows, precision)
+        if rows.sink is not None and apart is not None:
+            rest += (rows.sink * apart * size) ** 2
         drift = _drift(rows, output, precision)
         before = lam * np.sqrt(moved + rest) + drift
         spread = lam * np.sqrt(variance)
         if spread.max() > 0.5:
-            gain, _, lower = grown(rows, spread)
+            gain, _, lower = grown(rows, spread, apart)
             far = np.sqrt(second_moment(np.minimum(gain / lower, 1e100) ** 2, rows.value, output))
             away, _ = reach(rows, output)
             before = np.fmin(np.hypot(far, lam * np.sqrt(rest)), away + lam * np.sqrt(rest)) + drift
         lost = underflow(rows, size, precision)
-        bound = rounded(before + lost, size, precision)
+        bound = _empty_rows(rounded(before + lost, size, precision), rows, exact, precision)
         own = (precision.u_out * power_below(size)) ** 2 / 3
         sigma = np.sqrt(moved + rest + lost**2 + own) + precision.tiny_out / 3 + drift
-        bound = _empty_rows(bound, rows, exact, precision)
         return bound, np.where(bound > 0, np.fmin(sigma, bound), 0.0)
 
 
@@ -258,7 +269,10 @@ def _weights_error(rows: Rows, spread: Array, precision: Precision, unfused: boo
     unit = precision.u_a
     extra = 3 * unit * (np.abs(rows.scores) + rows.peak + np.abs(rows.lse))
     wide = spread + extra + (precision.exp_error + gamma(rows.probs.shape[-1] + 8, unit))
-    gain, _, lower = grown(rows, wide)
+    apart = sink_error(rows, precision)
+    if apart is not None:
+        apart = 2 * apart + gamma(rows.probs.shape[-1] + 8, unit)
+    gain, _, lower = grown(rows, wide, apart)
     off: Array = np.fmin((gain + rows.probs * (1 - lower)) / lower, 2.0)
     if unfused:
         off = off + (rows.probs + off) * precision.u_probs

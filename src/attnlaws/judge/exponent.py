@@ -49,10 +49,11 @@ class Rows:
     scaled: Array  # |c q.k|  (B, H, L, S)
     shift: Array  # |s - c q.k|, 0 where invisible  (B, H, L, S)
     seen: NDArray[np.bool_] | None  # None: every key is visible  (B, H, L, S)
-    peak: Array  # |max_j s_ij|, 0 in an empty row  (B, H, L, 1)
+    peak: Array  # |max_j s_ij|, the sink included, 0 in an empty row  (B, H, L, 1)
     lse: Array  # log sum_j e^s_ij, 0 in an empty row  (B, H, L, 1)
     total: Array  # sum_j e^(s_ij - max), 1 in an empty row  (B, H, L, 1)
     records: Array  # R_i, rescalings that are not exact  (B, H, L, 1)
+    sink: Array | None  # the weight of a key with value 0 that is in no array  (B, H, L, 1)
 
 
 def gamma(terms: float, unit: float) -> float:
@@ -77,33 +78,71 @@ def repeat_heads(array: Array, heads: int) -> Array:
 def rows_of(query: Array, key: Array, value: Array, exact: Attended) -> Rows:
     """Collect the magnitudes of one attention, with the invisible keys and the empty rows made harmless."""
     heads = query.shape[1]
-    scores, scaled = exact.scores, exact.scaled
-    probs, lse = exact.weights, exact.lse[..., None]
-    peak, records = _records(scores)
-    shift = scores - scaled
+    scores, probs, lse = exact.scores, exact.weights, exact.lse[..., None]
     seen: NDArray[np.bool_] | None = np.isfinite(scores)
     if np.all(seen):
         seen = None
+        peak, records = _records(scores)
+        shift = scores - exact.scaled
     else:
         assert seen is not None
-        scores, shift = np.where(seen, scores, 0.0), np.where(seen, shift, 0.0)
+        key, value = _finite(key), _finite(value)
+        scores, lse, seen = _unmasked(exact, seen)
+        peak, records = _records(scores)
+        scores, shift = np.where(seen, scores, 0.0), np.where(seen, scores - exact.scaled, 0.0)
         probs = np.where(seen, probs, 0.0)
         full = seen.any(-1, keepdims=True)
         peak, lse = np.where(full, peak, 0.0), np.where(full, lse, 0.0)
+    sink = _sink(probs, seen)
+    top = peak if sink is None else np.maximum(peak, lse + np.log(np.maximum(sink, 1e-300)))
     return Rows(
         query=np.abs(query),
         key=repeat_heads(np.abs(key), heads),
         value=repeat_heads(value, heads),
         probs=probs,
         scores=scores,
-        scaled=np.abs(scaled),
+        scaled=np.abs(exact.scaled),
         shift=np.abs(shift),
         seen=seen,
-        peak=np.abs(peak),
+        peak=np.abs(top),
         lse=lse,
-        total=np.exp(lse - peak),
+        total=np.exp(lse - top),
         records=records,
+        sink=sink,
     )
+
+
+def _finite(array: Array) -> Array:
+    """0 in the place of NaN and infinity: behind a mask they must not reach the result."""
+    finite = np.isfinite(array)
+    return array if np.all(finite) else np.where(finite, array, 0.0)
+
+
+def _unmasked(exact: Attended, seen: NDArray[np.bool_]) -> tuple[Array, Array, NDArray[np.bool_]]:
+    """Scores, lse and what is seen, where rows without a visible key were computed as if nothing were masked.
+
+    Such a row has weights that differ; their logarithms, moved to the height of c q.k, are its scores.
+    """
+    scores, lse = exact.scores, exact.lse[..., None]
+    empty = ~seen.any(-1, keepdims=True)
+    if not np.any(empty):
+        return scores, lse, seen
+    free = empty & (exact.weights.max(-1, keepdims=True) > exact.weights.min(-1, keepdims=True))
+    if not np.any(free):
+        return scores, lse, seen
+    logs = np.log(np.maximum(exact.weights, 1e-300))
+    height = exact.scaled.max(-1, keepdims=True) - logs.max(-1, keepdims=True)
+    return np.where(free, logs + height, scores), np.where(free, height, lse), seen | free
+
+
+def _sink(probs: Array, seen: NDArray[np.bool_] | None) -> Array | None:
+    """What the weights of a row leave to a sink, 1 - sum_j p_j; None if that is nothing (B, H, L, 1)."""
+    left: Array = 1.0 - probs.sum(-1, keepdims=True)
+    if not left.max() > 1e-12:
+        return None
+    if seen is not None:
+        left = np.where(seen.any(-1, keepdims=True), left, 0.0)
+    return np.maximum(left, 0.0) if left.max() > 1e-12 else None
 
 
 def _records(scores: Array) -> tuple[Array, Array]:
@@ -138,9 +177,14 @@ def exponent_error(rows: Rows, scale: float, precision: Precision) -> Array:
     return spread if rows.seen is None else np.where(rows.seen, spread, 0.0)
 
 
-def grown(rows: Rows, spread: Array) -> tuple[Array, Array, Array]:
-    """p (e^D - 1) and p e^D (B, H, L, S), and sum_k p_k e^-D_k (B, H, L, 1); for large D by way of log p."""
-    lower = (rows.probs * np.exp(-spread)).sum(-1, keepdims=True)
+def grown(rows: Rows, spread: Array, apart: Array | None = None) -> tuple[Array, Array, Array]:
+    """p (e^D - 1) and p e^D (B, H, L, S), and sum_k p_k e^-D_k (B, H, L, 1); for large D by way of log p.
+
+    apart is D of the sink (B, H, L, 1), which takes part in the sum only.
+    """
+    lower: Array = (rows.probs * np.exp(-spread)).sum(-1, keepdims=True)
+    if rows.sink is not None and apart is not None:
+        lower = lower + rows.sink * np.exp(-apart)
     if spread.max(initial=0.0) < 1.0:
         gain = rows.probs * np.expm1(spread)
         return gain, rows.probs + gain, np.where(lower > 0, lower, 1.0)
@@ -191,6 +235,8 @@ def reach(rows: Rows, output: Array) -> tuple[Array, Array]:
         bottom = np.where(seen[..., None], value[:, :, None], np.inf).min(-2)
         full = seen.any(-1, keepdims=True)
         top, bottom = np.where(full, top, 0.0), np.where(full, bottom, 0.0)
+    if rows.sink is not None:
+        top, bottom = np.maximum(top, 0.0), np.minimum(bottom, 0.0)
     away = np.maximum(np.maximum(top - output, output - bottom), 0.0)
     return away, np.broadcast_to(np.maximum(np.abs(top), np.abs(bottom)), output.shape)
 
@@ -210,6 +256,16 @@ def rounded(before: Array, size: Array, precision: Precision, times: int = 1) ->
     unit = precision.u_out
     half: Array = before + times * (unit * power_below((size + before) * (1 + 2 * unit)) + precision.tiny_out)
     return half
+
+
+def sink_error(rows: Rows, precision: Precision) -> Array | None:
+    """D of the sink, whose score log(p) + lse is given and not computed (B, H, L, 1); None without a sink."""
+    if rows.sink is None:
+        return None
+    score = np.abs(np.log(np.maximum(rows.sink, 1e-300)) + rows.lse)
+    spread = (10 * precision.u_a + precision.u_scores) * score + 3 * precision.u_a * rows.peak
+    error: Array = spread + precision.exp_error + (precision.exp_error + 4 * precision.u_a) * rows.records
+    return error
 
 
 def exponent_variance(rows: Rows, scale: float, precision: Precision) -> Array:

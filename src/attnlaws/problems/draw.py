@@ -107,6 +107,8 @@ def build(pick: Pick, wants: Wants, target_abilities: Abilities, conventions: Co
     if causal and conventions.causal == "flag" and not (a.mask_with_causal and conventions.mask_and_causal == "intersection"):
         bias_allowed = False
     bias = bias_allowed and wants.bias is not False and (wants.bias is True or bool(pick("bias", (0, 0, 0, 1))))
+    if bias and mask == "none":
+        shape = pick("shape", a.mask_shapes)
     scale = None
     if a.scale and wants.scale is not False:
         scale = pick("scale", SCALES if wants.scale else (None, None, *SCALES))

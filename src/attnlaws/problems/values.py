@@ -21,8 +21,8 @@ def call_of(problem: Problem, alignment: str = "top-left", single_query: str = "
     visible = mask_of(problem, alignment, single_query)
     bias = None
     if problem.bias:
-        shape = (problem.queries, problem.keys)
-        bias = generator(problem, 3).integers(-24, 25, shape) / 8.0
+        bias = generator(problem, 3).integers(-24, 25, mask_axes(problem)) / 8.0
+        bias = bias[0, 0] if problem.mask_shape == "LS" else bias
     return Call(
         query, key, value, problem.dtype, visible=visible, bias=bias, route=problem.route, causal=problem.causal,
         scale=problem.scale,
@@ -99,19 +99,23 @@ def mask_of(problem: Problem, alignment: str, single_query: str = "as aligned") 
     if problem.mask == "none":
         return None
     p = problem
-    rng = generator(problem, 1)
-    full = {
-        "LS": (1, 1, p.queries, p.keys), "11LS": (1, 1, p.queries, p.keys), "B1LS": (p.batch, 1, p.queries, p.keys),
-        "1HLS": (1, p.heads, p.queries, p.keys), "BHLS": (p.batch, p.heads, p.queries, p.keys),
-        "B11S": (p.batch, 1, 1, p.keys),
-    }[p.mask_shape]  # fmt: skip
-    mask = _kind(problem, rng, full)
+    mask = _kind(problem, generator(problem, 1), mask_axes(problem))
     if p.mask not in ("empty-row", "empty-sample", "empty-all"):
         allowed = np.ones((p.queries, p.keys), dtype=bool)
         if p.causal:
             allowed = causal_triangle(p.queries, p.keys, alignment, single_query)
         mask = _never_empty(mask, allowed)
     return mask[0, 0] if p.mask_shape == "LS" else mask
+
+
+def mask_axes(problem: Problem) -> tuple[int, int, int, int]:
+    """The four axes of a mask of this broadcast shape; "LS" is passed without the first two."""
+    p = problem
+    return {
+        "LS": (1, 1, p.queries, p.keys), "11LS": (1, 1, p.queries, p.keys), "B1LS": (p.batch, 1, p.queries, p.keys),
+        "1HLS": (1, p.heads, p.queries, p.keys), "BHLS": (p.batch, p.heads, p.queries, p.keys),
+        "B11S": (p.batch, 1, 1, p.keys),
+    }[p.mask_shape]  # fmt: skip
 
 
 def _kind(problem: Problem, rng: np.random.Generator, shape: tuple[int, ...]) -> BoolArray:

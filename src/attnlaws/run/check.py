@@ -76,12 +76,16 @@ def run_checks(
 
     with one_thread(target), deadline_alarm(limit, lambda: partial(report()) if partial else None):
         for number, law in enumerate(chosen):
-            tick = (lambda judged, n=number: progress(chosen[n].name, n, len(chosen), judged)) if progress else _silent
+            tick = _ticker(progress, law.name, number, len(chosen))
             try:
                 if out_of_time:
                     raise OutOfTime
+                now = time.monotonic()
+                share = 2.0 * (started + limit - now) / (len(chosen) - number)
                 verdicts.append(
-                    run_law(law, target, session, effort, seed=seed, deadline=started + limit, tick=tick)  # type: ignore[arg-type]
+                    run_law(
+                        law, target, session, effort, seed=seed, deadline=started + limit, share_ends=now + share, tick=tick
+                    )
                 )
             except OutOfTime:
                 out_of_time = True
@@ -90,8 +94,11 @@ def run_checks(
     return report()
 
 
-def _silent(judged: int) -> None:
-    """No progress wanted."""
+def _ticker(progress: Progress | None, name: str, number: int, total: int) -> Callable[[int], None]:
+    """What is called with the number of problems judged so far."""
+    if progress is None:
+        return lambda judged: None
+    return lambda judged: progress(name, number, total, judged)
 
 
 def _only_dtypes(target: Target, dtypes: Sequence[str] | None) -> Target:

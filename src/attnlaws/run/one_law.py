@@ -21,6 +21,10 @@ from .minimise import minimise
 Failure = Broken | Crashed
 
 
+#: problems after which a law that held on all of them may stop at the end of its share of the time
+ENOUGH = 12
+
+
 class OutOfTime(Exception):
     """The budget ended."""
 
@@ -51,8 +55,9 @@ def try_law(law: Law, target: Target, problem: Problem, session: Session, eviden
 class _Search:
     """The search for a failing problem of one law."""
 
-    def __init__(self, law: Law, target: Target, session: Session, deadline: float) -> None:
-        self.law, self.target, self.session, self.deadline = law, target, session, deadline
+    def __init__(self, law: Law, target: Target, session: Session, deadline: float, share_ends: float) -> None:
+        self.law, self.target, self.session = law, target, session
+        self.deadline, self.share_ends = deadline, share_ends
         self.evidence = Evidence()
         self.judged = 0
         self.refusal = ""
@@ -60,7 +65,8 @@ class _Search:
 
     def judge(self, problem: Problem) -> bool:
         """Whether the law held on a problem, as far as it could be tried there."""
-        if time.monotonic() > self.deadline:
+        now = time.monotonic()
+        if now > self.deadline or (now > self.share_ends and self.judged >= ENOUGH):
             raise OutOfTime
         try:
             failure = try_law(self.law, self.target, problem, self.session, self.evidence)
@@ -82,7 +88,7 @@ def _size(problem: Problem) -> tuple[int, Problem]:
 
 
 def run_law(
-    law: Law, target: Target, session: Session, effort: Effort, *, seed: int, deadline: float,
+    law: Law, target: Target, session: Session, effort: Effort, *, seed: int, deadline: float, share_ends: float,
     tick: Callable[[int], None] = lambda _: None,
 ) -> Verdict:  # fmt: skip
     """The verdict on one law. Raises OutOfTime where the deadline passes before anything was found."""
@@ -91,10 +97,14 @@ def run_law(
     reason = law.not_applicable(target)
     if reason is not None:
         return replace(verdict, status=NOT_APPLICABLE, reason=reason)
-    search = _Search(law, target, session, deadline)
-    _cover(search, effort, seed, tick)
-    if search.best is None:
-        _draw(search, effort, seed)
+    search = _Search(law, target, session, deadline, share_ends)
+    try:
+        _cover(search, effort, seed, tick)
+        if search.best is None:
+            _draw(search, effort, seed)
+    except OutOfTime:
+        if search.best is None and search.judged < ENOUGH:
+            raise
     done = replace(verdict, problems=search.judged, evidence=search.evidence, seconds=time.monotonic() - started)
     if search.best is None:
         if search.evidence.comparisons:

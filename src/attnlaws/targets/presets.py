@@ -23,7 +23,7 @@ def _sdpa(backend: str | None) -> Preset:
             query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
             scale: float | None = None, enable_gqa: bool = False,
         ) -> Any:  # fmt: skip
-            with sdpa_kernel(SDPBackend[backend]):
+            with sdpa_kernel(getattr(SDPBackend, backend)):
                 return F.scaled_dot_product_attention(
                     query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
                 )
@@ -52,7 +52,8 @@ def _flex(device: str) -> Callable[..., Any]:
             return torch.where(i >= j, score, -torch.inf) if is_causal else score
 
         plain = full is None and not is_causal
-        return flex_attention(query, key, value, None if plain else score_mod, scale=scale, enable_gqa=enable_gqa)
+        with torch.compiler.set_stance("force_eager"):
+            return flex_attention(query, key, value, None if plain else score_mod, scale=scale, enable_gqa=enable_gqa)
 
     return attention
 
@@ -62,7 +63,7 @@ def _mha(device: str) -> Callable[..., Any]:
 
     modules: dict[Any, Any] = {}
 
-    def attention(query: Any, key: Any, value: Any, attn_mask: Any = None) -> Any:
+    def attention(query: Any, key: Any, value: Any, attn_mask: Any = None, need_weights: bool = False) -> Any:
         """The attention inside torch.nn.MultiheadAttention: its projections are identities, heads go in and out merged."""
         batch, heads, queries, size = query.shape
         known = (heads * size, heads, query.dtype)
@@ -71,7 +72,7 @@ def _mha(device: str) -> Callable[..., Any]:
         if attn_mask is not None and attn_mask.dim() == 4:
             attn_mask = attn_mask.expand(batch, heads, queries, key.shape[2]).reshape(batch * heads, queries, -1)
         merged = [x.transpose(1, 2).flatten(2) for x in (query, key, value)]
-        output, weights = modules[known](*merged, attn_mask=attn_mask, need_weights=True, average_attn_weights=False)
+        output, weights = modules[known](*merged, attn_mask=attn_mask, need_weights=need_weights, average_attn_weights=False)
         return output.unflatten(2, (heads, size)).transpose(1, 2), weights
 
     return attention

@@ -298,7 +298,7 @@ def _masks(target: Target, declared_routes: tuple[str, ...] | None) -> Target:
                 continue
             if route == "additive" and not (target.signature.has("bias") or target.signature.has("mask")):
                 continue
-            taken = [s for s in shapes if _accepts(target, _mask_call(target, route, mask, s)) is None]
+            taken = [s for s in shapes if _takes_shape(target, route, mask, s)]
             if not taken:
                 refusals[f"{route} mask"] = _accepts(target, _mask_call(target, route, mask, shapes[0]))
                 continue
@@ -312,6 +312,25 @@ def _masks(target: Target, declared_routes: tuple[str, ...] | None) -> Target:
     bias = "additive" in routes
     return _with(
         target, refusals, routes=tuple(routes), bias=bias, mask_shapes=usable if set(routes) - {"padding"} else ()
+    )  # fmt: skip
+
+
+def _takes_shape(target: Target, route: str, mask: BoolArray, shape: str) -> bool:
+    """Whether a broadcast shape is taken, also with one query and with grouped heads where those are taken."""
+    calls = [_mask_call(target, route, mask, shape)]
+    if target.abilities.rectangular:
+        calls.append(_mask_call(target, route, mask[:1], shape))
+    if target.abilities.grouped:
+        calls += [_grouped(call) for call in calls]
+    return all(_accepts(target, call) is None for call in calls)
+
+
+def _grouped(call: Call) -> Call:
+    """The call with 4 query heads on 2 key heads."""
+    per_head = call.visible is not None and call.visible.ndim == 4 and call.visible.shape[1] > 1
+    return call.but(
+        query=call.query[:, [0, 1, 2, 0]], key=call.key[:, :2], value=call.value[:, :2],
+        visible=call.visible[:, [0, 1, 2, 0]] if per_head and call.visible is not None else call.visible,
     )  # fmt: skip
 
 
