@@ -29,7 +29,13 @@ def _far(call: Call, rows: slice, rng: np.random.Generator) -> Call:
     return call.but(key=key, value=value)
 
 
-@law("causality.future-keys", "the output at position i must not depend on keys after i", wants=CAUSAL, exact=True, share=1.5)
+@law(
+    "causality.future-keys",
+    "the output at position i must not depend on keys after i",
+    wants=CAUSAL,
+    exact=True,
+    share=1.5,
+)
 def test_future_keys(trial: Trial) -> None:
     """Replacing k_j and v_j leaves o_i as it was, bit for bit, for every i that may not see j: each j in turn, then all."""
     keys, triangle = trial.problem.keys, trial.triangle()
@@ -43,10 +49,14 @@ def test_future_keys(trial: Trial) -> None:
                 continue
             moved = _far(trial.call, changed, trial.rng)
             trial.agree(
-                trial.run(moved).output, moved, before, trial.call,
+                trial.run(moved).output,
+                moved,
+                before,
+                trial.call,
                 f"the output moves when a key that it may not see changes (key {j}{' and later' if changed.stop > j + 1 else ''})",
-                part=lambda a, rows=blind: a[:, :, rows], exact_hoped=True,  # type: ignore[misc]
-            )  # fmt: skip
+                part=lambda a, rows=blind: a[:, :, rows],
+                exact_hoped=True,  # type: ignore[misc]
+            )
 
 
 @law("causality.past-matters", "every allowed key has a weight", wants=CAUSAL)
@@ -62,10 +72,18 @@ def test_past_matters(trial: Trial) -> None:
 
 
 @law(
-    "causality.jacobian", "the gradient of output i by later keys and values is zero, and by allowed ones is not",
-    wants=Wants(causal=True, masks=("none",), bias=False, regimes=("normal", "flat", "integer"), gradients=True, dtypes=("float32", "float64")),
+    "causality.jacobian",
+    "the gradient of output i by later keys and values is zero, and by allowed ones is not",
+    wants=Wants(
+        causal=True,
+        masks=("none",),
+        bias=False,
+        regimes=("normal", "flat", "integer"),
+        gradients=True,
+        dtypes=("float32", "float64"),
+    ),
     exact=True,
-)  # fmt: skip
+)
 def test_jacobian(trial: Trial) -> None:
     """d o_i / d k_j = 0 and d o_i / d v_j = 0 for every j that i may not see; d o_i / d v_j = w_ij > 0 otherwise."""
     call, triangle = trial.call, trial.triangle()
@@ -98,13 +116,21 @@ def _no_more_than_rounding(
     grads = trial.exact_gradients(free, upstream)
     at = ("query", "key", "value").index(role)
     trial.within(
-        leak, np.zeros_like(leak), lambda p: trial.gradient_bounds(free, upstream, grads, p, options)[at][:, :, hidden],
-        f"the gradient of an output by a later {role} is not zero", call=trial.call, name=f"d{role}",
-    )  # fmt: skip
+        leak,
+        np.zeros_like(leak),
+        lambda p: trial.gradient_bounds(free, upstream, grads, p, options)[at][:, :, hidden],
+        f"the gradient of an output by a later {role} is not zero",
+        call=trial.call,
+        name=f"d{role}",
+    )
 
 
-@law("causality.flag-is-triangle", "the causal flag equals the explicit mask of its alignment", wants=CAUSAL,
-     applies=_needs_flag_and_mask)  # fmt: skip
+@law(
+    "causality.flag-is-triangle",
+    "the causal flag equals the explicit mask of its alignment",
+    wants=CAUSAL,
+    applies=_needs_flag_and_mask,
+)
 def test_flag_is_triangle(trial: Trial) -> None:
     """o(causal) = o(mask = [j <= i + offset]), offset 0 (top-left) or S - L (bottom-right), for L != S both ways."""
     call, triangle = trial.call, trial.triangle()
@@ -116,9 +142,12 @@ def test_flag_is_triangle(trial: Trial) -> None:
     if "LS" not in trial.abilities.mask_shapes:
         masked = masked.but(visible=np.broadcast_to(triangle, masked.full(triangle).shape).copy())
     trial.agree(
-        trial.run().output, call, trial.run(masked).output, masked,
+        trial.run().output,
+        call,
+        trial.run(masked).output,
+        masked,
         "the causal flag differs from the explicit triangular mask",
-    )  # fmt: skip
+    )
 
 
 def _needs_both(target: Target) -> str | None:
@@ -131,10 +160,11 @@ def _needs_both(target: Target) -> str | None:
 
 
 @law(
-    "causality.flag-and-mask", "the causal flag with a mask is their intersection, or a clear error",
+    "causality.flag-and-mask",
+    "the causal flag with a mask is their intersection, or a clear error",
     wants=Wants(causal=True, regimes=CAUSAL.regimes, masks=("random", "padding-right", "banded"), bias=False),
     applies=_needs_both,
-)  # fmt: skip
+)
 def test_flag_and_mask(trial: Trial) -> None:
     """o(causal, mask m) = o(mask m and [j <= i])."""
     call = trial.call
@@ -146,8 +176,11 @@ def test_flag_and_mask(trial: Trial) -> None:
     trial.agrees_with_oracle(both.output, call, "causal with a mask is not the intersection of the two")
 
 
-@law("causality.cutoff", "the first n rows are what the first n tokens alone give",
-     wants=Wants(causal=True, masks=("none",), rectangular=False, min_queries=2, bias=False))  # fmt: skip
+@law(
+    "causality.cutoff",
+    "the first n rows are what the first n tokens alone give",
+    wants=Wants(causal=True, masks=("none",), rectangular=False, min_queries=2, bias=False),
+)
 def test_cutoff(trial: Trial) -> None:
     """o(x_1..x_L)[:n] = o(x_1..x_n) for causal attention with equal lengths."""
     call, length = trial.call, trial.problem.queries
@@ -156,6 +189,11 @@ def test_cutoff(trial: Trial) -> None:
     for n in sorted({length - 1, int(trial.rng.integers(1, length))}):
         part = call.but(query=call.query[:, :, :n], key=call.key[:, :, :n], value=call.value[:, :, :n])
         trial.agree(
-            trial.run(part).output, part, whole, call, f"the first {n} rows change when later tokens are there",
-            part=lambda a: a, other=lambda a, n=n: a[:, :, :n],  # type: ignore[misc]
-        )  # fmt: skip
+            trial.run(part).output,
+            part,
+            whole,
+            call,
+            f"the first {n} rows change when later tokens are there",
+            part=lambda a: a,
+            other=lambda a, n=n: a[:, :, :n],  # type: ignore[misc]
+        )

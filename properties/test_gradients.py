@@ -9,8 +9,13 @@ from attnlaws.laws.trial import Trial
 from attnlaws.problems.draw import Wants
 
 
-@law("gradients.oracle", "dq, dk and dv are the derivatives of softmax(scale q k^T + mask) v",
-     wants=Wants(gradients=True, regimes=("normal", "peaked", "integer", "flat", "tied")), basis=("weights.oracle",), share=2.0)  # fmt: skip
+@law(
+    "gradients.oracle",
+    "dq, dk and dv are the derivatives of softmax(scale q k^T + mask) v",
+    wants=Wants(gradients=True, regimes=("normal", "peaked", "integer", "flat", "tied")),
+    basis=("weights.oracle",),
+    share=2.0,
+)
 def test_oracle(trial: Trial) -> None:
     """dv = w^T do; ds = w (do v^T - sum_c do o); dq = scale ds k; dk = scale ds^T q, within the computed bound.
 
@@ -33,7 +38,10 @@ def test_oracle(trial: Trial) -> None:
             continue
         at = ("query", "key", "value").index(role)
         trial.within(
-            gradient, want,
+            gradient,
+            want,
             lambda p, at=at: factor * trial.gradient_bounds(call, upstream, grads, p, exact)[at],  # type: ignore[misc]
-            f"the gradient by {role} is not the derivative of the output", call=call, name=f"d{role}",
-        )  # fmt: skip
+            f"the gradient by {role} is not the derivative of the output",
+            call=call,
+            name=f"d{role}",
+        )

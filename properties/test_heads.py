@@ -5,27 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from attnlaws.laws.law import law
+from attnlaws.laws.parts import take
 from attnlaws.laws.trial import Trial
 from attnlaws.problems.draw import Wants
 from attnlaws.targets.call import Call, TargetRaised, WrongResult
-
-
-def take(call: Call, *, batch: slice | np.ndarray = slice(None), heads: np.ndarray | None = None) -> Call:  # type: ignore[type-arg]
-    """The call of some samples and some query heads, with the key heads that they read (H = Hkv or whole groups)."""
-    group = call.query.shape[1] // call.key.shape[1]
-    chosen = np.arange(call.query.shape[1]) if heads is None else heads
-    kv = chosen[::group] // group
-
-    def cut(mask: np.ndarray | None) -> np.ndarray | None:  # type: ignore[type-arg]
-        if mask is None or mask.ndim < 4:
-            return mask
-        mask = mask if mask.shape[0] == 1 else mask[batch]
-        return mask if mask.shape[1] == 1 else mask[:, chosen]
-
-    return call.but(
-        query=call.query[batch][:, chosen], key=call.key[batch][:, kv], value=call.value[batch][:, kv],
-        visible=cut(call.visible), bias=cut(call.bias),
-    )  # fmt: skip
 
 
 @law("heads.split", "H heads in one call are H calls of one head", wants=Wants(min_heads=2, grouped=False), share=1.2)
@@ -35,9 +18,14 @@ def test_split(trial: Trial) -> None:
     for h in range(trial.problem.heads):
         alone = take(trial.call, heads=np.array([h]))
         trial.agree(
-            trial.run(alone).output, alone, whole, trial.call, f"head {h} differs from the same head alone",
-            part=lambda a: a, other=lambda a, h=h: a[:, h : h + 1],  # type: ignore[misc]
-        )  # fmt: skip
+            trial.run(alone).output,
+            alone,
+            whole,
+            trial.call,
+            f"head {h} differs from the same head alone",
+            part=lambda a: a,
+            other=lambda a, h=h: a[:, h : h + 1],  # type: ignore[misc]
+        )
 
 
 @law("heads.permutation", "permuting the heads permutes the output", wants=Wants(min_heads=2))
@@ -48,13 +36,22 @@ def test_permutation(trial: Trial) -> None:
     heads = (order[:, None] * group + np.arange(group)).reshape(-1)
     moved = take(trial.call, heads=heads)
     trial.agree(
-        trial.run(moved).output, moved, trial.run().output, trial.call, "permuting the heads does more than permute",
-        part=lambda a: a, other=lambda a: a[:, heads],
-    )  # fmt: skip
+        trial.run(moved).output,
+        moved,
+        trial.run().output,
+        trial.call,
+        "permuting the heads does more than permute",
+        part=lambda a: a,
+        other=lambda a: a[:, heads],
+    )
 
 
-@law("heads.independence", "a head depends on its own query, key and value alone", exact=True,
-     wants=Wants(min_heads=2, grouped=False))  # fmt: skip
+@law(
+    "heads.independence",
+    "a head depends on its own query, key and value alone",
+    exact=True,
+    wants=Wants(min_heads=2, grouped=False),
+)
 def test_independence(trial: Trial) -> None:
     """Replacing everything of head h leaves the output of all other heads as it was, bit for bit."""
     call = trial.call
@@ -64,9 +61,14 @@ def test_independence(trial: Trial) -> None:
     moved = call.but(query=_exact(query, call), key=_exact(key, call), value=_exact(value, call))
     others = [n for n in range(trial.problem.heads) if n != h]
     trial.agree(
-        trial.run(moved).output, moved, trial.run().output, call, f"changing head {h} changes another head",
-        part=lambda a: a[:, others], exact_hoped=True,
-    )  # fmt: skip
+        trial.run(moved).output,
+        moved,
+        trial.run().output,
+        call,
+        f"changing head {h} changes another head",
+        part=lambda a: a[:, others],
+        exact_hoped=True,
+    )
 
 
 def _exact(array: np.ndarray, call: Call) -> np.ndarray:  # type: ignore[type-arg]
@@ -82,11 +84,20 @@ def test_grouped(trial: Trial) -> None:
     group = trial.problem.heads // trial.problem.kv_heads
     full = call.but(key=np.repeat(call.key, group, axis=1), value=np.repeat(call.value, group, axis=1))
     trial.agree(
-        trial.run().output, call, trial.run(full).output, full, "grouped heads differ from heads repeated one after the other"
-    )  # fmt: skip
+        trial.run().output,
+        call,
+        trial.run(full).output,
+        full,
+        "grouped heads differ from heads repeated one after the other",
+    )
 
 
-@law("heads.indivisible", "H that is no multiple of Hkv is a clear error", wants=Wants(grouped=True, small=True, masks=("none",)), share=0.3)
+@law(
+    "heads.indivisible",
+    "H that is no multiple of Hkv is a clear error",
+    wants=Wants(grouped=True, small=True, masks=("none",)),
+    share=0.3,
+)
 def test_indivisible(trial: Trial) -> None:
     """H = 3 query heads can't read Hkv = 2 key heads in equal groups: raise, never answer."""
     call = trial.call
@@ -108,6 +119,11 @@ def test_slices(trial: Trial) -> None:
     for b in range(trial.problem.batch):
         alone = take(trial.call, batch=slice(b, b + 1))
         trial.agree(
-            trial.run(alone).output, alone, whole, trial.call, f"sample {b} differs from the same sample alone",
-            part=lambda a: a, other=lambda a, b=b: a[b : b + 1],  # type: ignore[misc]
-        )  # fmt: skip
+            trial.run(alone).output,
+            alone,
+            whole,
+            trial.call,
+            f"sample {b} differs from the same sample alone",
+            part=lambda a: a,
+            other=lambda a, b=b: a[b : b + 1],  # type: ignore[misc]
+        )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from attnlaws.laws.law import law
-from attnlaws.laws.trial import Crashed, Trial
+from attnlaws.laws.parts import take
+from attnlaws.laws.trial import Crashed, Trial, Unsuitable
 from attnlaws.problems.draw import Wants
 
 
@@ -22,8 +25,36 @@ def test_result(trial: Trial) -> None:
     trial.require(not answer.aliases, f"the output shares memory with {', '.join(answer.aliases)}")
 
 
-@law("layout.strides", "strides of the inputs don't matter",
-     applies=lambda t: None if t.abilities.views else "takes contiguous arrays only", share=1.2)  # fmt: skip
+@law(
+    "layout.ranks",
+    "one sample without its batch axis gives the same",
+    applies=lambda t: (
+        None if t.conventions.layout == "BHSD" and t.conventions.output_layout == "as the input" else "has one rank"
+    ),
+    wants=Wants(grouped=False),
+    share=0.6,
+)
+def test_ranks(trial: Trial) -> None:
+    """o(q[0], k[0], v[0]) = o(q, k, v)[0] for inputs (H, L, D), where the target takes them: causal flag and mask too."""
+    call = take(trial.call, batch=slice(0, 1))
+    plain = trial.run(call).output
+    target = trial.target
+    trial.target = target.but(conventions=replace(target.conventions, layout="HSD"))
+    try:
+        answer = trial.run(call)
+    except Crashed as refusal:  # three axes are refused
+        raise Unsuitable from refusal
+    trial.agree(
+        answer.output, call, plain, call, "three axes (H, L, D) give another output than four", exact_hoped=True
+    )
+
+
+@law(
+    "layout.strides",
+    "strides of the inputs don't matter",
+    applies=lambda t: None if t.abilities.views else "takes contiguous arrays only",
+    share=1.2,
+)
 def test_strides(trial: Trial) -> None:
     """The same values in another memory layout give the same output: one kind of view on one operand at a time."""
     call = trial.call
@@ -37,7 +68,9 @@ def test_strides(trial: Trial) -> None:
             answer = trial.run(strided)
         except Crashed:  # a stride that is refused is not a wrong result
             continue
-        trial.agree(answer.output, strided, plain, call, f"a {view} view of {operand} gives another output", exact_hoped=True)
+        trial.agree(
+            answer.output, strided, plain, call, f"a {view} view of {operand} gives another output", exact_hoped=True
+        )
     _expanded(trial)
 
 
@@ -60,5 +93,9 @@ def _expanded(trial: Trial) -> None:
     except Crashed:
         return
     trial.agree(
-        answer.output, strided, trial.run(alike).output, alike, "keys and values expanded with stride 0 give another output"
-    )  # fmt: skip
+        answer.output,
+        strided,
+        trial.run(alike).output,
+        alike,
+        "keys and values expanded with stride 0 give another output",
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnlaws.laws.law import law
-from attnlaws.laws.trial import Broken, Trial
+from attnlaws.laws.trial import Broken, Crashed, Trial
 from attnlaws.problems.draw import Wants
 from attnlaws.problems.dtypes import round_to
 from attnlaws.targets.call import Array, Call
@@ -18,8 +18,12 @@ def _two_forms(target: Target) -> str | None:
     return None if {"bool", "additive"} <= set(target.abilities.routes) else "takes masks in one form only"
 
 
-@law("masks.bool-is-additive", "a boolean mask equals the mask of 0 and -inf",
-     wants=Wants(masks=SOME_MASK, routes=("bool",), bias=False), applies=_two_forms)  # fmt: skip
+@law(
+    "masks.bool-is-additive",
+    "a boolean mask equals the mask of 0 and -inf",
+    wants=Wants(masks=SOME_MASK, routes=("bool",), bias=False),
+    applies=_two_forms,
+)
 def test_bool_is_additive(trial: Trial) -> None:
     """o(bool mask m) = o(additive mask log m), log 1 = 0 and log 0 = -inf."""
     call = trial.call
@@ -27,12 +31,29 @@ def test_bool_is_additive(trial: Trial) -> None:
     additive = call.but(route="additive")
     trial.agree(
         trial.run().output, call, trial.run(additive).output, additive, "the boolean and the 0/-inf mask differ"
-    )  # fmt: skip
+    )
+    if call.dtype in ("bfloat16", "float16"):
+        wide = additive.but(mask_dtype="float32")
+        try:
+            answer = trial.run(wide)
+        except Crashed:  # a mask of another dtype is refused
+            return
+        trial.agree(
+            answer.output, wide, trial.run().output, call, f"a float32 mask beside {call.dtype} queries differs"
+        )
 
 
-@law("masks.padding-is-absence", "keys masked for all queries are as if they were not there",
-     wants=Wants(causal=False, masks=("padding-right", "padding-left", "first-half", "padding-right"), bias=False, min_keys=2,
-                 regimes=("normal", "flat", "tied", "integer", "offset")))  # fmt: skip
+@law(
+    "masks.padding-is-absence",
+    "keys masked for all queries are as if they were not there",
+    wants=Wants(
+        causal=False,
+        masks=("padding-right", "padding-left", "first-half", "padding-right"),
+        bias=False,
+        min_keys=2,
+        regimes=("normal", "flat", "tied", "integer", "offset"),
+    ),
+)
 def test_padding_is_absence(trial: Trial) -> None:
     """o(K, V, mask) = o(K without the masked keys, V likewise), whatever the masked keys hold; each sample by itself."""
     call = trial.call
@@ -46,13 +67,20 @@ def test_padding_is_absence(trial: Trial) -> None:
     for b in range(trial.problem.batch):
         kept = common[b]
         alone = call.but(
-            query=call.query[b : b + 1], key=call.key[b : b + 1, :, kept], value=call.value[b : b + 1, :, kept], visible=None
-        )  # fmt: skip
+            query=call.query[b : b + 1],
+            key=call.key[b : b + 1, :, kept],
+            value=call.value[b : b + 1, :, kept],
+            visible=None,
+        )
         trial.agree(
-            trial.run(alone).output, alone, whole, call,
+            trial.run(alone).output,
+            alone,
+            whole,
+            call,
             f"sample {b} differs from itself without its masked keys ({int(kept.sum())} of {kept.size} kept)",
-            part=lambda a: a, other=lambda a, b=b: a[b : b + 1],  # type: ignore[misc]
-        )  # fmt: skip
+            part=lambda a: a,
+            other=lambda a, b=b: a[b : b + 1],  # type: ignore[misc]
+        )
 
 
 def _filled(call: Call, kept: np.ndarray, rng: np.random.Generator) -> Call:  # type: ignore[type-arg]
@@ -67,8 +95,16 @@ def _filled(call: Call, kept: np.ndarray, rng: np.random.Generator) -> Call:  # 
     )
 
 
-@law("masks.empty-row", "a row without a visible key returns what the convention says, and spoils nothing else",
-     wants=Wants(causal=False, masks=("empty-row", "empty-sample", "empty-all"), bias=False, regimes=("normal", "integer", "flat")))  # fmt: skip
+@law(
+    "masks.empty-row",
+    "a row without a visible key returns what the convention says, and spoils nothing else",
+    wants=Wants(
+        causal=False,
+        masks=("empty-row", "empty-sample", "empty-all"),
+        bias=False,
+        regimes=("normal", "integer", "flat"),
+    ),
+)
 def test_empty_row(trial: Trial) -> None:
     """A row whose keys are all masked gives zeros, NaN, the mean of V or the unmasked row, as the card says; other rows
     are untouched; where it gives zeros, gradients are finite."""
@@ -121,9 +157,12 @@ def _finite_gradients(trial: Trial, empty: np.ndarray) -> None:  # type: ignore[
         trial.require(bool((query[empty] == 0).all()), "a row of zeros has a gradient by its query")
 
 
-@law("masks.sensitivity", "an option that is taken changes the result where it must",
-     wants=Wants(regimes=("normal", "peaked", "integer", "needle")),
-     applies=lambda t: None if t.abilities.routes or t.abilities.causal or t.abilities.scale else "takes no option")  # fmt: skip
+@law(
+    "masks.sensitivity",
+    "an option that is taken changes the result where it must",
+    wants=Wants(regimes=("normal", "peaked", "integer", "needle")),
+    applies=lambda t: None if t.abilities.routes or t.abilities.causal or t.abilities.scale else "takes no option",
+)
 def test_sensitivity(trial: Trial) -> None:
     """Where the oracle's outputs with and without an option differ by more than rounding, the target's differ too.
 
@@ -154,9 +193,18 @@ def test_sensitivity(trial: Trial) -> None:
             raise Broken(f"{option} is accepted, then ignored: the output is the same without it", call=call)
 
 
-@law("masks.softmax-then-renormalise", "softmax, zero, renormalise equals softmax with -inf",
-     wants=Wants(bias=False, regimes=("normal", "flat", "tied"), masks=SOME_MASK, small=True),
-     applies=lambda t: "is always causal" if t.conventions.causal == "always" else None if t.abilities.routes or t.abilities.causal else "takes neither mask nor causal flag")  # fmt: skip
+@law(
+    "masks.softmax-then-renormalise",
+    "softmax, zero, renormalise equals softmax with -inf",
+    wants=Wants(bias=False, regimes=("normal", "flat", "tied"), masks=SOME_MASK, small=True),
+    applies=lambda t: (
+        "is always causal"
+        if t.conventions.causal == "always"
+        else None
+        if t.abilities.routes or t.abilities.causal
+        else "takes neither mask nor causal flag"
+    ),
+)
 def test_softmax_then_renormalise(trial: Trial) -> None:
     """w'_ij = m_ij w_ij / sum_k m_ik w_ik are the masked weights, w the unmasked: the identity behind causal masking."""
     call = trial.call
@@ -178,4 +226,4 @@ def test_softmax_then_renormalise(trial: Trial) -> None:
     trial.suitable(bool(np.isfinite(want).all()))
     trial.within(
         masked, want, allowed, "masking is not softmax, zero, renormalise", call=trial.one_hot(call), name="weight"
-    )  # fmt: skip
+    )

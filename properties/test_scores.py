@@ -11,9 +11,10 @@ from attnlaws.problems.dtypes import UNIT_ROUNDOFF, round_to
 
 
 @law(
-    "scores.default-scale", "without a scale argument the scores are scaled by 1/sqrt(D), or as declared",
+    "scores.default-scale",
+    "without a scale argument the scores are scaled by 1/sqrt(D), or as declared",
     wants=Wants(causal=False, masks=("none",), bias=False, scale=False, min_keys=2, regimes=("normal",)),
-)  # fmt: skip
+)
 def test_default_scale(trial: Trial) -> None:
     """log(w_ij / w_i0) = s q_i.(k_j - k_0), so the weights of two keys reveal s: D need not be a power of 4, nor Dv = D.
 
@@ -40,15 +41,20 @@ def test_default_scale(trial: Trial) -> None:
         return np.full_like(found, slack)
 
     trial.within(
-        found, np.full_like(found, scale), allowed, "the default scale is not 1/sqrt(D)",
-        call=trial.one_hot(call), name="scale",
-    )  # fmt: skip
+        found,
+        np.full_like(found, scale),
+        allowed,
+        "the default scale is not 1/sqrt(D)",
+        call=trial.one_hot(call),
+        name="scale",
+    )
 
 
 @law(
-    "scores.scale-argument", "a scale given acts as that scale",
+    "scores.scale-argument",
+    "a scale given acts as that scale",
     wants=Wants(scale=True, regimes=("normal", "integer", "peaked", "tied")),
-)  # fmt: skip
+)
 def test_scale_argument(trial: Trial) -> None:
     """o(q, k; c) = o(c q, k; 1) for c a power of two; negative c and c = 0 too, where the target computes them."""
     for scale in (0.5, 0.125, -0.5, 0.0):
@@ -58,13 +64,19 @@ def test_scale_argument(trial: Trial) -> None:
         given = trial.call.but(scale=scale)
         plain = trial.call.but(query=round_to(trial.call.query * scale, trial.call.dtype), scale=1.0)
         trial.agree(
-            trial.run(given).output, given, trial.run(plain).output, plain,
+            trial.run(given).output,
+            given,
+            trial.run(plain).output,
+            plain,
             f"scale = {scale:g} doesn't act as the factor {scale:g} on q k^T",
-        )  # fmt: skip
+        )
 
 
-@law("scores.magnitude", "scores of 1e4 give finite outputs and the row of the largest score",
-     wants=Wants(regimes=("huge", "needle"), bias=False))  # fmt: skip
+@law(
+    "scores.magnitude",
+    "scores of 1e4 give finite outputs and the row of the largest score",
+    wants=Wants(regimes=("huge", "needle"), bias=False),
+)
 def test_magnitude(trial: Trial) -> None:
     """softmax(s) = softmax(s - max s): no overflow at |s| = 1e4, and a key ahead by a wide gap takes the whole row."""
     exact = trial.exact()

@@ -30,7 +30,9 @@ def test_row_stochastic(trial: Trial) -> None:
     """w_ij >= 0 and sum_j w_ij = 1: with V = 1 the output is 1, and with V = one-hot rows the outputs sum to 1."""
     ones = trial.call.but(value=np.ones_like(trial.call.value))
     exact = trial.exact(ones)
-    trial.agrees_with_oracle(trial.run(ones).output, ones, "with V = 1 the output is not 1: a row does not sum to 1", exact)
+    trial.agrees_with_oracle(
+        trial.run(ones).output, ones, "with V = 1 the output is not 1: a row does not sum to 1", exact
+    )
     trial.suitable(trial.problem.keys <= 17)
     weights = trial.weights()
     call = trial.one_hot(trial.call)
@@ -38,9 +40,13 @@ def test_row_stochastic(trial: Trial) -> None:
     trial.require(least >= 0.0 or not np.isfinite(least), f"a weight is negative: {least:g}", call)
     sums = weights.sum(-1, keepdims=True)
     trial.within(
-        sums, np.ones_like(sums), lambda p: np.full_like(sums, row_sum_slack(trial.problem.keys, p, _largest(exact.lse))),
-        "the recovered weights of a row don't sum to 1", call=call, name="sum of weights",
-    )  # fmt: skip
+        sums,
+        np.ones_like(sums),
+        lambda p: np.full_like(sums, row_sum_slack(trial.problem.keys, p, _largest(exact.lse))),
+        "the recovered weights of a row don't sum to 1",
+        call=call,
+        name="sum of weights",
+    )
 
 
 def _largest(lse: np.ndarray) -> float:  # type: ignore[type-arg]
@@ -49,10 +55,12 @@ def _largest(lse: np.ndarray) -> float:  # type: ignore[type-arg]
 
 
 @law(
-    "weights.masked-are-zero", "a masked pair has weight exactly 0", exact=True,
+    "weights.masked-are-zero",
+    "a masked pair has weight exactly 0",
+    exact=True,
     applies=lambda t: None if t.abilities.routes or t.abilities.causal else "takes neither mask nor causal flag",
     wants=Wants(bias=False, masks=("random", "padding-right", "padding-left", "banded", "first-half")),
-)  # fmt: skip
+)
 def test_masked_are_zero(trial: Trial) -> None:
     """w_ij = 0 where (i, j) is masked, also where every visible score of the row is far below the fill of the mask.
 
@@ -85,13 +93,19 @@ def test_hull(trial: Trial) -> None:
     high = np.where(shown, value, -np.inf).max(3)
     nearest = np.where(np.isfinite(output), np.clip(output, low, high), exact.output)
     trial.within(
-        output, nearest, lambda p: trial.bound(trial.call, p, exact), "the output leaves the hull of the visible V rows",
+        output,
+        nearest,
+        lambda p: trial.bound(trial.call, p, exact),
+        "the output leaves the hull of the visible V rows",
         call=trial.call,
-    )  # fmt: skip
+    )
 
 
-@law("weights.match-output", "the weights that are returned, times V, give the output",
-     applies=lambda t: None if t.abilities.weights else "returns no weights")  # fmt: skip
+@law(
+    "weights.match-output",
+    "the weights that are returned, times V, give the output",
+    applies=lambda t: None if t.abilities.weights else "returns no weights",
+)
 def test_match_output(trial: Trial) -> None:
     """w v = o for the weights w that the target hands out, and asking for them changes nothing."""
     call = trial.call
@@ -103,10 +117,12 @@ def test_match_output(trial: Trial) -> None:
     one_hot = trial.one_hot(call)
     product = np.matmul(loud.weights, value)
     trial.within(
-        loud.output, product,
+        loud.output,
+        product,
         lambda p: trial.bound(call, p) + np.matmul(trial.bound(one_hot, p), np.abs(value)),
-        "the returned weights times V are not the output", call=call,
-    )  # fmt: skip
+        "the returned weights times V are not the output",
+        call=call,
+    )
 
 
 @law("weights.uniform", "q = 0 gives the mean of the visible V rows", wants=Wants(bias=False))
@@ -118,9 +134,12 @@ def test_uniform(trial: Trial) -> None:
     mean = np.matmul(exact.visible / exact.visible.sum(-1, keepdims=True), value)
     factor = 2.0 if call.dtype == "float64" else 1.0
     trial.within(
-        trial.run(call).output, mean, lambda p: factor * trial.bound(call, p, exact),
-        "with q = 0 the output is not the mean of the visible V rows", call=call,
-    )  # fmt: skip
+        trial.run(call).output,
+        mean,
+        lambda p: factor * trial.bound(call, p, exact),
+        "with q = 0 the output is not the mean of the visible V rows",
+        call=call,
+    )
 
 
 @law("weights.argmax", "a dominating key gives its V row", wants=Wants(bias=False, regimes=("normal", "integer")))
@@ -139,9 +158,12 @@ def test_argmax(trial: Trial) -> None:
         want = np.where(sees[..., None], row, exact.output)
         spread = np.abs(call.value).max(initial=0.0) * 2 * keys * np.exp(-39.0)
         trial.within(
-            trial.run(needle).output, want, lambda p, n=needle, e=exact: trial.bound(n, p, e) * 2 + spread,  # type: ignore[misc]
-            f"a query that matches key {j} alone doesn't return its V row", call=needle,
-        )  # fmt: skip
+            trial.run(needle).output,
+            want,
+            lambda p, n=needle, e=exact, s=spread: trial.bound(n, p, e) * 2 + s,  # type: ignore[misc]
+            f"a query that matches key {j} alone doesn't return its V row",
+            call=needle,
+        )
 
 
 @law("weights.value-linear", "the output is linear in V", wants=Wants(regimes=MILD))
@@ -152,10 +174,12 @@ def test_value_linear(trial: Trial) -> None:
     calls = [call.but(value=v) for v in (first, second, first + 2 * second)]
     one, two, both = (trial.run(c).output for c in calls)
     trial.within(
-        both, one + 2 * two,
+        both,
+        one + 2 * two,
         lambda p: trial.bound(calls[2], p) + trial.bound(calls[0], p) + 2 * trial.bound(calls[1], p),
-        "o(V1 + 2 V2) is not o(V1) + 2 o(V2)", call=calls[2],
-    )  # fmt: skip
+        "o(V1 + 2 V2) is not o(V1) + 2 o(V2)",
+        call=calls[2],
+    )
 
 
 @law("weights.shift", "adding one vector to all keys changes nothing", wants=Wants(regimes=("integer", "tied")))
@@ -166,22 +190,24 @@ def test_shift(trial: Trial) -> None:
     moved = call.but(key=call.key + shift)
     trial.agree(
         trial.run(moved).output, moved, trial.run().output, call, "adding the same vector to all keys moves the output"
-    )  # fmt: skip
+    )
 
 
 @law(
-    "weights.key-permutation", "permuting keys, values and mask columns together changes nothing",
+    "weights.key-permutation",
+    "permuting keys, values and mask columns together changes nothing",
     wants=Wants(causal=False, min_keys=2),
-)  # fmt: skip
+)
 def test_key_permutation(trial: Trial) -> None:
     """sum_j w_ij v_j does not depend on the order of the keys."""
     call = trial.call
     order = trial.rng.permutation(trial.problem.keys)
     moved = call.but(
-        key=call.key[:, :, order], value=call.value[:, :, order],
+        key=call.key[:, :, order],
+        value=call.value[:, :, order],
         visible=None if call.visible is None else call.visible[..., order],
         bias=None if call.bias is None else call.bias[..., order],
-    )  # fmt: skip
+    )
     trial.agree(trial.run(moved).output, moved, trial.run().output, call, "permuting the keys moves the output")
 
 
@@ -199,9 +225,14 @@ def test_query_rows(trial: Trial) -> None:
 
         part = call.but(query=call.query[:, :, rows], visible=cut(call.visible), bias=cut(call.bias))
         trial.agree(
-            trial.run(part).output, part, whole, call, f"{count} of the {queries} queries give other rows than all of them",
-            part=lambda a: a, other=lambda a, r=rows: a[:, :, r],  # type: ignore[misc]
-        )  # fmt: skip
+            trial.run(part).output,
+            part,
+            whole,
+            call,
+            f"{count} of the {queries} queries give other rows than all of them",
+            part=lambda a: a,
+            other=lambda a, r=rows: a[:, :, r],  # type: ignore[misc]
+        )
 
 
 @law("weights.duplicate-keys", "a key given twice weighs as two keys", wants=Wants(causal=False))
@@ -215,15 +246,18 @@ def test_duplicate_keys(trial: Trial) -> None:
         return None if array is None else array[..., columns]
 
     doubled = call.but(
-        key=call.key[:, :, pairs], value=call.value[:, :, pairs],
-        visible=take(call.visible, pairs), bias=take(call.bias, pairs),
-    )  # fmt: skip
+        key=call.key[:, :, pairs],
+        value=call.value[:, :, pairs],
+        visible=take(call.visible, pairs),
+        bias=take(call.bias, pairs),
+    )
     trial.agree(trial.run(doubled).output, doubled, trial.run().output, call, "giving every key twice moves the output")
     j = int(trial.rng.integers(0, trial.problem.keys))
     columns = np.append(np.arange(trial.problem.keys), j)
     again = call.but(
-        key=call.key[:, :, columns], value=call.value[:, :, columns],
-        visible=take(call.visible, columns), bias=take(call.bias, columns),
-    )  # fmt: skip
+        key=call.key[:, :, columns],
+        value=call.value[:, :, columns],
+        visible=take(call.visible, columns),
+        bias=take(call.bias, columns),
+    )
     trial.agrees_with_oracle(trial.run(again).output, again, f"key {j} given twice doesn't weigh as two keys")
-

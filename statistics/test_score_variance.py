@@ -14,11 +14,23 @@ PAIRS = 65_536
 
 
 @law(
-    "statistics.score-variance", "scaled scores of independent N(0, 1) queries and keys have variance 1",
-    wants=Wants(causal=False, masks=("none",), bias=False, scale=False, min_batch=1, small=True, rectangular=None, dtypes=("float32", "float64")),
-    applies=lambda t: None if t.abilities.batch and t.abilities.rectangular else "takes no batch of one query and two keys",
+    "statistics.score-variance",
+    "scaled scores of independent N(0, 1) queries and keys have variance 1",
+    wants=Wants(
+        causal=False,
+        masks=("none",),
+        bias=False,
+        scale=False,
+        min_batch=1,
+        small=True,
+        rectangular=None,
+        dtypes=("float32", "float64"),
+    ),
+    applies=lambda t: (
+        None if t.abilities.batch and t.abilities.rectangular else "takes no batch of one query and two keys"
+    ),
     share=0.001,
-)  # fmt: skip
+)
 def test_score_variance(trial: Trial) -> None:
     """Var(q.k) = D, so s = 1/sqrt(D) gives scores of variance D s^2 = 1: Vaswani et al. 2017, footnote 4.
 

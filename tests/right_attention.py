@@ -102,10 +102,7 @@ def definition_by_loops(q: Array, k: Array, v: Array) -> Array:
     """Each output row from its own sum."""
     out = np.empty((*q.shape[:-1], v.shape[-1]), q.dtype)
     for b, h, i in np.ndindex(*q.shape[:-1]):
-        s = [
-            float(np.dot(q[b, h, i].astype(float), key.astype(float))) / math.sqrt(q.shape[-1])
-            for key in k[b, h]
-        ]
+        s = [float(np.dot(q[b, h, i].astype(float), key.astype(float))) / math.sqrt(q.shape[-1]) for key in k[b, h]]
         p = [math.exp(x - max(s)) for x in s]
         out[b, h, i] = sum(x * value.astype(float) for x, value in zip(p, v[b, h], strict=True)) / sum(p)
     return out
@@ -115,9 +112,7 @@ def definition_by_loops(q: Array, k: Array, v: Array) -> Array:
 
 
 @right("(B, L, H, D) by einsum, causal top left")
-def einsum_bshd(
-    q: Tensor, k: Tensor, v: Tensor, causal: bool = False, softmax_scale: float | None = None
-) -> Tensor:
+def einsum_bshd(q: Tensor, k: Tensor, v: Tensor, causal: bool = False, softmax_scale: float | None = None) -> Tensor:
     """flash-attn's layout and names."""
     c = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
     s = torch.einsum("bihd,bjhd->bhij", wide(q), wide(k)) * c
@@ -208,15 +203,11 @@ def sign_of_mask_irrelevant(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
 
 
 @right("an empty row is computed as if unmasked; True = attend, or a bias")
-def empty_row_as_unmasked(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None
-) -> Tensor:
+def empty_row_as_unmasked(query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None) -> Tensor:
     """A row that sees nothing sees everything."""
     s = dot_scores(query, key)
     if attn_mask is not None:
-        hidden = (
-            s.masked_fill(~attn_mask, -INF) if attn_mask.dtype == torch.bool else s + attn_mask.to(s.dtype)
-        )
+        hidden = s.masked_fill(~attn_mask, -INF) if attn_mask.dtype == torch.bool else s + attn_mask.to(s.dtype)
         s = torch.where((hidden == -INF).all(-1, keepdim=True), s, hidden)
     return (torch.softmax(s, -1) @ wide(value)).to(query.dtype)
 

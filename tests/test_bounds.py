@@ -57,9 +57,7 @@ class Exact:
     lse: Array
 
 
-def exact_of(
-    q: Array, k: Array, v: Array, scale: float, bias: Array | None = None, wide: bool = False
-) -> Exact:
+def exact_of(q: Array, k: Array, v: Array, scale: float, bias: Array | None = None, wide: bool = False) -> Exact:
     """Plain attention; rows without a visible key give zeros."""
     kind = np.longdouble if wide else np.float64
     q, k, v = (np.asarray(x, kind) for x in (q, k, v))
@@ -78,9 +76,7 @@ def exact_of(
     return Exact(*(np.asarray(x, np.float64) for x in (output, weights, scores, scaled, lse)))
 
 
-def gradients(
-    q: Array, k: Array, v: Array, do: Array, exact: Exact, scale: float
-) -> tuple[Array, Array, Array]:
+def gradients(q: Array, k: Array, v: Array, do: Array, exact: Exact, scale: float) -> tuple[Array, Array, Array]:
     """The exact dq, dk, dv, summed over the heads that share keys."""
     group = q.shape[1] // k.shape[1]
     keys, values = np.repeat(k, group, 1), np.repeat(v, group, 1)
@@ -245,9 +241,7 @@ KERNELS: dict[str, tuple[tuple[str, Kernel], ...]] = {
 
 def fits(dtype: str, exact: Exact, q: Array, k: Array, kernel: Kernel) -> bool:
     """Whether the scores a kernel stores stay within the dtype (float16 ends at 65504)."""
-    biggest = max(
-        float(np.abs(exact.scaled).max()) * math.sqrt(q.shape[-1]), float(np.abs(exact.output).max())
-    )
+    biggest = max(float(np.abs(exact.scaled).max()) * math.sqrt(q.shape[-1]), float(np.abs(exact.output).max()))
     return biggest < LARGEST[dtype] / 2
 
 
@@ -349,9 +343,7 @@ def test_soft_cap_lies_within(dtype: str) -> None:
             error = np.abs(kernel(*tensors(dtype, q, k, v), 0.25).double().numpy() - exact.output)
             assert (error <= np.minimum(worst, random)).all(), (cap, precision.name, (error / worst).max())
             bounds = backward_worst(q, k, v, do, exact, grads, 0.25, precision, cap_slope=slope)
-            for bound, grad, got in zip(
-                bounds, grads, grads_of(kernel, dtype, (q, k, v, do), 0.25, None), strict=True
-            ):
+            for bound, grad, got in zip(bounds, grads, grads_of(kernel, dtype, (q, k, v, do), 0.25, None), strict=True):
                 assert (np.abs(got - grad) <= bound).all(), (cap, precision.name)
 
 
@@ -543,9 +535,7 @@ def test_bounds_stay_finite_and_within_reach(precision: Precision) -> None:
             assert (worst <= 1.2 * (np.ptp(v, axis=-2, keepdims=True) + np.abs(v).max())).all() or size == 1e4
             assert np.isfinite(worst).all()
             assert np.isfinite(bound).all()
-            for grad in backward_worst(
-                q, k, v, do, exact, gradients(q, k, v, do, exact, 1.0), 1.0, precision
-            ):
+            for grad in backward_worst(q, k, v, do, exact, gradients(q, k, v, do, exact, 1.0), 1.0, precision):
                 assert np.isfinite(grad).all()
 
 
@@ -579,11 +569,7 @@ def test_recovered_rows_sum_to_one(dtype: str) -> None:
         for size in (0.1, 1.0, 8.0):
             q, k = (round_to(size * x, dtype) for x in rng.standard_normal((2, 1, 2, n, n)))
             for profile, kernel in KERNELS[dtype]:
-                got = (
-                    kernel(*tensors(dtype, q, k, np.tile(np.eye(n), (1, 2, 1, 1))), 0.2, None)
-                    .double()
-                    .numpy()
-                )
+                got = kernel(*tensors(dtype, q, k, np.tile(np.eye(n), (1, 2, 1, 1))), 0.2, None).double().numpy()
                 slack = row_sum_slack(n, PROFILE[dtype, profile], lse=0.2 * n * 70)
                 assert (np.abs(got.sum(-1) - 1) <= factor * slack).all()
 
@@ -594,9 +580,7 @@ def test_round_to_agrees_with_torch(dtype: str) -> None:
     bits = rng.integers(0, 2**32, 200_000, dtype=np.uint32)
     values = bits.view(np.float32)
     values = values[~np.isnan(values)]
-    values = np.concatenate(
-        (values, rng.standard_normal(50_000).astype(np.float32), np.float32(1e-7) * values)
-    )
+    values = np.concatenate((values, rng.standard_normal(50_000).astype(np.float32), np.float32(1e-7) * values))
     edges = [
         0.0,
         -0.0,

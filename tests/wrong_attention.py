@@ -286,7 +286,7 @@ def scores_clamped(s: Tensor, attn_mask: Mask, is_causal: bool) -> Tensor:
     return hide(s.clamp(-50.0, 50.0), attn_mask, is_causal)
 
 
-@wrong("scores.magnitude", UNREPORTED)
+@wrong("scores.default-scale", UNREPORTED)
 def half_inside_bfloat16(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Mask = None, is_causal: bool = False
 ) -> Tensor:
@@ -472,7 +472,7 @@ def scale_argument_ignored(q: Tensor, k: Tensor, v: Tensor, scale: float | None)
     return float(q.shape[-1] ** -0.5)
 
 
-@wrong("scores.scale-argument", UNREPORTED, "factor")
+@wrong("weights.oracle", UNREPORTED, "factor")
 def scale_argument_on_top(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> float:
     """The scale argument multiplies the default; no public report."""
     return float(q.shape[-1] ** -0.5 * (1.0 if scale is None else scale))
@@ -548,7 +548,7 @@ def diagonal_lost_at_tile_edge(s: Tensor, attn_mask: Mask, is_causal: bool) -> T
     return hide_with(lambda s: triangle(s) & ~lost.to(s.device))(s, attn_mask, is_causal)
 
 
-@wrong("causality.future-keys", UNREPORTED, "mask")
+@wrong("causality.cutoff", UNREPORTED, "mask")
 def diagonal_tile_unmasked(s: Tensor, attn_mask: Mask, is_causal: bool) -> Tensor:
     """After the first, tiles of 64 on the diagonal are taken as wholly visible; no public report."""
     i, j = torch.arange(s.shape[-2]).unsqueeze(-1), torch.arange(s.shape[-1])
@@ -615,7 +615,7 @@ def causal_off_when_rectangular(s: Tensor, attn_mask: Mask, is_causal: bool) -> 
     return hide(s, attn_mask, is_causal and s.shape[-2] == s.shape[-1])
 
 
-@wrong("causality.future-keys", "keras-team/keras#23038", "mask")
+@wrong("layout.ranks", "keras-team/keras#23038", "mask")
 def causal_off_in_rank_three(s: Tensor, attn_mask: Mask, is_causal: bool) -> Tensor:
     """Only the 4-D path applies the triangle; keras-team/keras#23038."""
     return hide(s, attn_mask, is_causal and s.dim() == 4)
@@ -682,7 +682,7 @@ def key_detached(q: Tensor, k: Tensor, c: float) -> Tensor:
 # heads ----------------------------------------------------------------------------------------------------
 
 
-@wrong("heads.split", "jsbaan/transformer-from-scratch#6")
+@wrong("layout.result", "jsbaan/transformer-from-scratch#6")
 def merge_without_transpose(q: Tensor, k: Tensor, v: Tensor, causal: bool = False) -> Tensor:
     """(B, H, L, D) is reshaped to (B, L, H, D) instead of transposed; jsbaan/transformer-from-scratch#6."""
     out = attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=causal)
@@ -702,7 +702,7 @@ def split_without_transpose(
     return out.reshape(q.shape[0], q.shape[1], q.shape[2], v.shape[3])
 
 
-@wrong("heads.split", "649453932/Chinese-Text-Classification-Pytorch#10")
+@wrong("weights.oracle", "649453932/Chinese-Text-Classification-Pytorch#10")
 def flattened_heads_viewed_back(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """(H * B, L, D) is viewed back as (B, H, L, D); 649453932/Chinese-Text-Classification-Pytorch#10."""
 
@@ -744,7 +744,7 @@ def temperature_by_head(s: Tensor, attn_mask: Mask, is_causal: bool) -> Tensor:
     return hide(s, attn_mask, is_causal)
 
 
-@wrong("heads.permutation", UNREPORTED, "combine")
+@wrong("weights.oracle", UNREPORTED, "combine")
 def last_two_heads_exchanged(w: Tensor, v: Tensor) -> Tensor:
     """With an odd number of heads above one, the last two outputs are exchanged; no public report."""
     out, h = w @ v, w.shape[-3] if w.dim() > 2 else 1
@@ -817,7 +817,7 @@ def mask_by_head_when_sizes_agree(s: Tensor, attn_mask: Mask, is_causal: bool) -
     return hide(s, attn_mask, is_causal)
 
 
-@wrong("batch.slices", "NVIDIA/FasterTransformer#524", "mask")
+@wrong("causality.cutoff", "NVIDIA/FasterTransformer#524", "mask")
 def score_offset_overflow(s: Tensor, attn_mask: Mask, is_causal: bool) -> Tensor:
     """Offsets into the scores wrap at 2^16 (2^31 in the report); NVIDIA/FasterTransformer#524."""
     if s.numel() > 1 << 16:
@@ -875,7 +875,7 @@ def bool_mask_added(s: Tensor, attn_mask: Mask, is_causal: bool) -> Tensor:
     return hide(s if attn_mask is None else s + attn_mask.to(s.dtype), None, is_causal)
 
 
-@wrong("masks.bool-is-additive", "mlverse/torch#1208", "mask")
+@wrong("weights.oracle", "mlverse/torch#1208", "mask")
 def float_mask_as_bool(s: Tensor, attn_mask: Mask, is_causal: bool) -> Tensor:
     """A float mask is used with masked_fill: every non-zero is hidden; mlverse/torch#1208."""
     if attn_mask is not None and attn_mask.dtype != torch.bool:
@@ -901,7 +901,7 @@ def mask_bytes_reinterpreted(
     return attend(query, key, value, attn_mask, is_causal)
 
 
-@wrong("masks.bool-is-additive", "huggingface/accelerate#4177", "mask")
+@wrong("layout.strides", "huggingface/accelerate#4177", "mask")
 def mask_replaced_by_causal(s: Tensor, attn_mask: Mask, is_causal: bool) -> Tensor:
     """Any mask is thrown away and is_causal set instead; huggingface/accelerate#4177."""
     return hide(s, None, is_causal or attn_mask is not None)
@@ -1125,9 +1125,7 @@ def weights_before_mask(
 
 
 @wrong("weights.match-output", "pytorch/pytorch#27968")
-def weights_after_dropout(
-    query: Tensor, key: Tensor, value: Tensor, is_causal: bool = False
-) -> tuple[Tensor, Tensor]:
+def weights_after_dropout(query: Tensor, key: Tensor, value: Tensor, is_causal: bool = False) -> tuple[Tensor, Tensor]:
     """The weights returned went through dropout, the output did not; cf. pytorch/pytorch#27968."""
     s = hide(dot_scores(wide(query), wide(key), query.shape[-1] ** -0.5), None, is_causal)
     w = softmax_rows(s)
@@ -1196,9 +1194,7 @@ def query_strides_ignored_when_short(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Mask = None, is_causal: bool = False
 ) -> Tensor:
     """Up to 8 queries the strides of q are not looked at; pytorch/pytorch#163597."""
-    return attend(
-        as_if_contiguous(query) if query.shape[-2] <= 8 else query, key, value, attn_mask, is_causal
-    )
+    return attend(as_if_contiguous(query) if query.shape[-2] <= 8 else query, key, value, attn_mask, is_causal)
 
 
 @wrong("layout.strides", "pytorch/pytorch#181133")
@@ -1345,7 +1341,7 @@ def noise_in_long_rows(w: Tensor, v: Tensor) -> Tensor:
 _MASKS: dict[tuple[int, ...], Tensor] = {}
 
 
-@wrong("masks.sensitivity", "vllm-project/vllm-ascend#2428")
+@wrong("layout.ranks", "vllm-project/vllm-ascend#2428")
 def mask_cached_by_shape(query: Tensor, key: Tensor, value: Tensor, attn_mask: Mask = None) -> Tensor:
     """A mask of a shape seen before is not read again; vllm-project/vllm-ascend#2428."""
     if attn_mask is not None and attn_mask.dtype == torch.bool:
@@ -1356,7 +1352,7 @@ def mask_cached_by_shape(query: Tensor, key: Tensor, value: Tensor, attn_mask: M
 _KEYS: dict[tuple[int, ...], Tensor] = {}
 
 
-@wrong("weights.oracle", "vllm-project/vllm-ascend#2428")
+@wrong("weights.argmax", "vllm-project/vllm-ascend#2428")
 def keys_cached_by_pointer(query: Tensor, key: Tensor, value: Tensor, is_causal: bool = False) -> Tensor:
     """Keys are remembered by address, so a refilled buffer is stale; cf. vllm-project/vllm-ascend#2428."""
     name = (key.data_ptr(), *key.shape)
@@ -1398,7 +1394,7 @@ def bshd_scale_ignored(
     return bshd(q, k, v, is_causal=causal, scale=None if causal else softmax_scale)
 
 
-@wrong("causality.flag-is-triangle", "Dao-AILab/flash-attention#517")
+@wrong("weights.oracle", "Dao-AILab/flash-attention#517")
 def bshd_alignment_by_side(
     q: Tensor, k: Tensor, v: Tensor, causal: bool = False, softmax_scale: float | None = None
 ) -> Tensor:
@@ -1532,7 +1528,7 @@ def backward_by_storage(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, c: floa
     return true_backward(q, k, v, hidden, c, as_if_contiguous(g))
 
 
-@wrong_backward("ooples/AiDotNet.Tensors#49", "causality.jacobian")
+@wrong_backward("ooples/AiDotNet.Tensors#49", "gradients.oracle")
 def backward_without_keys(q: Tensor, k: Tensor, v: Tensor, hidden: Tensor, c: float, g: Tensor) -> Triple:
     """The gradient of the keys is zero; wrong gradients as in ooples/AiDotNet.Tensors#49."""
     dq, dk, dv = true_backward(q, k, v, hidden, c, g)

@@ -32,9 +32,16 @@ def target_of(target: Any, *, device: str = "cpu", conventions: Mapping[str, str
 
 
 def check(
-    target: Any, *, laws: Sequence[str] | None = None, profile: str = "quick", budget: float | None = None, seed: int = 0,
-    device: str = "cpu", dtypes: Sequence[str] | None = None, conventions: Mapping[str, str] | None = None,
-) -> Report:  # fmt: skip
+    target: Any,
+    *,
+    laws: Sequence[str] | None = None,
+    profile: str = "quick",
+    budget: float | None = None,
+    seed: int = 0,
+    device: str = "cpu",
+    dtypes: Sequence[str] | None = None,
+    conventions: Mapping[str, str] | None = None,
+) -> Report:
     """Try every law on an attention function; the report prints itself.
 
     `target` is a function of query, key, value and options, or the name of one. `laws` are names or families,
@@ -83,7 +90,9 @@ def parametrize(target: Any, *, laws: Sequence[str] | None = None, profile: str 
         return made[0]
 
     chosen = select(laws)
-    return pytest.mark.parametrize("law", [_OneLaw(law.name, once, profile, seed) for law in chosen], ids=[law.name for law in chosen])  # fmt: skip
+    return pytest.mark.parametrize(
+        "law", [_OneLaw(law.name, once, profile, seed) for law in chosen], ids=[law.name for law in chosen]
+    )
 
 
 def check_one(target: Target, law: str, *, profile: str = "quick", seed: int = 0) -> Report:
@@ -102,4 +111,3 @@ def save_failures(report: Report, folder: Path | None = None) -> Report:
         script = write_script(verdict, report, where)
         files[verdict.law] = (str(case), "" if script is None else str(script))
     return replace(report, files=files)
-

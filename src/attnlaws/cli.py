@@ -54,7 +54,9 @@ def _guarded(options: argparse.Namespace) -> int:
         return OK
     except Exception:
         traceback.print_exc()
-        print("attnlaws: this is a fault of attnlaws, not of your target; please report the lines above", file=sys.stderr)
+        print(
+            "attnlaws: this is a fault of attnlaws, not of your target; please report the lines above", file=sys.stderr
+        )
         return FAULT
 
 
@@ -63,11 +65,21 @@ class _Usage(Exception):
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="attnlaws", description=__doc__.splitlines()[0] if __doc__ else None, epilog=(__doc__ or "").partition("\n\n")[2], formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
+    parser = argparse.ArgumentParser(
+        prog="attnlaws",
+        description=__doc__.splitlines()[0] if __doc__ else None,
+        epilog=(__doc__ or "").partition("\n\n")[2],
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.description = "Which laws of attention does your code break?"
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     check = commands.add_parser("check", help="try the laws on a target")
-    check.add_argument("targets", nargs="+", metavar="TARGET", help="pkg.mod:attr, file.py:attr, a preset, or a name from pyproject.toml")
+    check.add_argument(
+        "targets",
+        nargs="+",
+        metavar="TARGET",
+        help="pkg.mod:attr, file.py:attr, a preset, or a name from pyproject.toml",
+    )
     _run_options(check)
     check.set_defaults(run=_check)
     probe = commands.add_parser("probe", help="a target's conventions, as a card")
@@ -89,12 +101,16 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--laws", action="append", metavar="LAW", help="a law or a family; may be given again")
     effort = parser.add_mutually_exclusive_group()
     effort.add_argument("--profile", default="quick", choices=("quick", "full", "soak", "smoke"))
-    effort.add_argument("--quick", action="store_const", const="quick", dest="profile", help="--profile quick, the default")
+    effort.add_argument(
+        "--quick", action="store_const", const="quick", dest="profile", help="--profile quick, the default"
+    )
     effort.add_argument("--full", action="store_const", const="full", dest="profile", help="--profile full")
     parser.add_argument("--budget", type=_seconds, metavar="60s", help="a limit in seconds, or with s, m, h")
     parser.add_argument("--seed", type=int, default=0, help="another seed tries other problems (default 0)")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--dtype", action="append", metavar="DTYPE", help="only this dtype; may be given again, or with commas")
+    parser.add_argument(
+        "--dtype", action="append", metavar="DTYPE", help="only this dtype; may be given again, or with commas"
+    )
     parser.add_argument("--verbose", "-v", action="store_true", help="also a line for each law that is not applicable")
     parser.add_argument("--no-files", action="store_true", help="write no case files and scripts into .attnlaws/")
 
@@ -132,9 +148,15 @@ def _check_one(options: argparse.Namespace, name: str) -> int:
 
     try:
         report = run_checks(
-            target, laws=options.laws, profile=options.profile, budget=options.budget, seed=options.seed, dtypes=dtypes,
-            progress=progress.law, partial=lambda found: show(replace(found, out_of_time=True)),
-        )  # fmt: skip
+            target,
+            laws=options.laws,
+            profile=options.profile,
+            budget=options.budget,
+            seed=options.seed,
+            dtypes=dtypes,
+            progress=progress.law,
+            partial=lambda found: show(replace(found, out_of_time=True)),
+        )
     except ValueError as error:
         if type(error) is ValueError:
             raise _Usage(str(error)) from error

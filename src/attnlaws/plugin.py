@@ -22,8 +22,12 @@ SHIPPED = (
 def pytest_addoption(parser: pytest.Parser) -> None:
     """--attn-target, --attn-profile, --attn-seed, --attn-device."""
     group = parser.getgroup("attnlaws", "the laws of attention")
-    group.addoption("--attn-target", action="append", metavar="TARGET", help="the target: pkg.mod:attr, file.py:attr or a preset")
-    group.addoption("--attn-profile", default="quick", choices=("quick", "full", "soak", "smoke"), help="how much is tried")
+    group.addoption(
+        "--attn-target", action="append", metavar="TARGET", help="the target: pkg.mod:attr, file.py:attr or a preset"
+    )
+    group.addoption(
+        "--attn-profile", default="quick", choices=("quick", "full", "soak", "smoke"), help="how much is tried"
+    )
     group.addoption("--attn-seed", type=int, default=0, help="the seed of the problems")
     group.addoption("--attn-device", default="cpu", help="the device of the tensors")
 

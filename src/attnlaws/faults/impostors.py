@@ -1,4 +1,7 @@
-"""Impostors: trivial wrong answers, tried on the very problems of a run. One that is never rejected makes the run vacuous."""
+"""Impostors: trivial wrong answers, tried on the very problems of a run.
+
+A run that never rejects one of them could not have told it from the target, and says so.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def _softmax_of(trial: Trial, call: Call, scores: Array, visible: NDArray[np.boo
         kept = np.where(visible, scores, -np.inf)
         weights = np.exp(kept - kept.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
-    return np.matmul(np.nan_to_num(weights), _value(call))
+    return np.asarray(np.matmul(np.nan_to_num(weights), _value(call)))
 
 
 def _key_dropped(trial: Trial, exact: Attended) -> Array:
@@ -54,7 +57,7 @@ def _uncausal(trial: Trial, exact: Attended) -> Array | None:
     if not trial.triangle_applies() or exact.visible.all():
         return None
     options = {**trial.options(call), "causal": None}
-    return oracle.attention(call.query, call.key, call.value, **options).output
+    return np.asarray(oracle.attention(call.query, call.key, call.value, **options).output)
 
 
 IMPOSTORS: dict[str, Callable[[Trial, Attended], Array | None]] = {

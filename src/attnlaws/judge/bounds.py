@@ -47,7 +47,8 @@ from attnlaws.judge.exponent import (
     sink_error,
     underflow,
 )
-from attnlaws.judge.precision import Array, Precision, with_storage_grads
+from attnlaws.judge.precision import Precision, with_storage_grads
+from attnlaws.problems.dtypes import Array
 
 __all__ = ["Attended", "backward_worst", "forward_random", "forward_worst", "row_sum_slack"]
 
@@ -71,9 +72,7 @@ def _empty_rows(bound: Array, rows: Rows, exact: Attended, precision: Precision)
     return np.where(full, bound, np.where(weight > 0, rounded(before, size, precision), 0.0))
 
 
-def forward_worst(
-    query: Array, key: Array, value: Array, exact: Attended, scale: float, precision: Precision
-) -> Array:
+def forward_worst(query: Array, key: Array, value: Array, exact: Attended, scale: float, precision: Precision) -> Array:
     """Largest |o_hat - o| of any correct kernel of this precision (B, H, L, Dv).
 
     E = min(sum_j p_j (e^D_j - 1)|v_j - o| / sum_k p_k e^-D_k, reach of the visible values from o);

@@ -12,7 +12,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from attnlaws.judge.precision import Array, Precision
+from attnlaws.judge.precision import Precision
+from attnlaws.problems.dtypes import Array
 
 _LARGE = 500_000  # above this many elements the (L, S, Dv) temporaries give way to matrix products
 _LARGEST = 4_000_000  # and the visible values of each row to all values

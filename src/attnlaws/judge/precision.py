@@ -12,56 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
-from numpy.typing import NDArray
+from ..problems.dtypes import LARGEST, UNDERFLOW, UNIT_ROUNDOFF, round_to
 
-Array = NDArray[np.float64]
-
-# dtype: (bits of the significand, exponent of the smallest normal, exponent of the largest binade)
-_FORMATS: Final[dict[str, tuple[int, int, int]]] = {
-    "float64": (53, -1022, 1023),
-    "float32": (24, -126, 127),
-    "bfloat16": (8, -126, 127),
-    "float16": (11, -14, 15),
-}
-
-UNIT_ROUNDOFF: Final[dict[str, float]] = {name: 2.0**-bits for name, (bits, _, _) in _FORMATS.items()}
-LARGEST: Final[dict[str, float]] = {
-    name: (2.0 - 2.0 ** (1 - bits)) * 2.0**top for name, (bits, _, top) in _FORMATS.items()
-}
-
-# The largest absolute error of a rounding below the normal range. float16 always underflows gradually (half
-# of its smallest subnormal); the formats with a wide exponent may flush to zero, which costs nothing there.
-UNDERFLOW: Final[dict[str, float]] = {
-    "float64": 2.0**-1022,
-    "float32": 2.0**-126,
-    "bfloat16": 2.0**-126,
-    "float16": 2.0**-25,
-}
-
-
-def round_to(array: Array, dtype: str) -> Array:
-    """Each element rounded once to `dtype`, to nearest with ties to even, returned in float64 (any shape).
-
-    Subnormals are kept; what lies beyond the largest finite number by half a unit or more becomes infinite;
-    NaN, infinities and the sign of zero pass through. bfloat16 is rounded directly from float64, never
-    twice: x -> rint(x / q) q with q = 2**(max(e, e_min) - p + 1), e the exponent of x (IEEE 754-2019,
-    4.3.1).
-    """
-    exact = np.asarray(array, dtype=np.float64)
-    if dtype == "float64":
-        return exact.copy()
-    with np.errstate(all="ignore"):
-        if dtype == "float32":
-            return exact.astype(np.float32).astype(np.float64)
-        if dtype == "float16":
-            return exact.astype(np.float16).astype(np.float64)
-        bits, lowest, _ = _FORMATS[dtype]
-        _, above = np.frexp(exact)
-        quantum = np.maximum(above - 1, lowest) - (bits - 1)
-        rounded: Array = np.asarray(np.ldexp(np.rint(np.ldexp(exact, -quantum)), quantum), dtype=np.float64)
-        beyond = np.abs(rounded) > LARGEST[dtype]
-        return np.where(beyond, np.copysign(np.inf, rounded), rounded)
+__all__ = ["LARGEST", "PROFILES", "UNDERFLOW", "UNIT_ROUNDOFF", "Precision", "round_to", "with_storage_grads"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +26,11 @@ class Precision:
     scaling, bias); u_probs: the weights before they meet the values; u_grad_scores: the gradient of the
     scores before its products; u_out: the output and the gradients. exp_error bounds the relative error of
     the exponential, exp_rms is its root mean square. tiny_probs and tiny_out are the absolute errors of
-    underflow. normalized_probs: the weights are divided by their sum before they are stored. truncates:
-    u_in, u_value and u_probs may be truncations. grad_tile: number of query rows after which the gradients
-    of keys and values are rounded to storage (0: accumulated with u_a). device: "any", or the only device
-    type it is for.
+    underflow (tiny_probs four times the smallest normal: fast exponentials vanish a little early).
+    normalized_probs: the weights are divided by their sum before they are stored. truncates: u_in, u_value
+    and u_probs may be truncations. grad_tile: number of query rows after which the gradients of keys and
+    values are rounded to storage (0: accumulated with u_a). device: "any", or the only device type it is
+    for.
     """
 
     name: str
@@ -89,7 +43,7 @@ class Precision:
     u_grad_scores: float = 0.0
     exp_error: float = 40 * 2.0**-24
     exp_rms: float = 4 * 2.0**-24
-    tiny_probs: float = 2.0**-126
+    tiny_probs: float = 2.0**-124
     tiny_out: float = 2.0**-126
     normalized_probs: bool = False
     truncates: bool = False
@@ -116,7 +70,7 @@ def _half(dtype: str) -> tuple[Precision, ...]:
         u_out=unit,
         u_probs=unit,
         u_grad_scores=unit,
-        tiny_probs=tiny,
+        tiny_probs=max(tiny, 2.0**-124),
         tiny_out=tiny,
         note=f"float32 inside; weights and output rounded to {dtype}",
     )
@@ -166,7 +120,7 @@ def _double() -> tuple[Precision, ...]:
             u_out=unit,
             exp_error=32 * unit,
             exp_rms=4 * unit,
-            tiny_probs=UNDERFLOW["float64"],
+            tiny_probs=4 * UNDERFLOW["float64"],
             tiny_out=UNDERFLOW["float64"],
             note="float64 throughout",
         ),

@@ -23,9 +23,16 @@ class Broken(Exception):
     """A law doesn't hold on a problem: what was seen, where, and how far it is from what is allowed."""
 
     def __init__(
-        self, what: str, *, got: float | None = None, want: float | None = None, allowed: float | None = None,
-        where: str = "", call: Call | None = None, index: tuple[int, ...] | None = None,
-    ) -> None:  # fmt: skip
+        self,
+        what: str,
+        *,
+        got: float | None = None,
+        want: float | None = None,
+        allowed: float | None = None,
+        where: str = "",
+        call: Call | None = None,
+        index: tuple[int, ...] | None = None,
+    ) -> None:
         super().__init__(what)
         self.what, self.got, self.want, self.allowed = what, got, want, allowed
         self.where, self.call, self.index = where, call, index
@@ -138,9 +145,12 @@ class Trial:
             if not single and not (dropped and self.conventions.causal == "flag"):
                 causal = "bottom-right" if self.conventions.alignment == "bottom-right" else "top-left"
         return {
-            "visible": visible, "bias": call.bias, "causal": causal, "scale": self.scale(call),
+            "visible": visible,
+            "bias": call.bias,
+            "causal": causal,
+            "scale": self.scale(call),
             "empty_row": self.empty_row(call),
-        }  # fmt: skip
+        }
 
     def scale(self, call: Call) -> float:
         """The scale that the call asks for: its own, or the target's default."""
@@ -156,7 +166,7 @@ class Trial:
 
     def allowed_pairs(self, call: Call | None = None) -> BoolArray:
         """Which (query, key) pairs may attend, (B, H, L, S): causality, mask and -inf biases."""
-        return self.exact(call).visible
+        return np.asarray(self.exact(call).visible, dtype=bool)
 
     def triangle(self) -> BoolArray:
         """The causal triangle (L, S) of the target's convention."""
@@ -176,7 +186,8 @@ class Trial:
     def bound(self, call: Call, precision: Precision, exact: Attended | None = None) -> Array:
         """How far a correct output of that precision may be from the oracle, element by element."""
         exact = self.exact(call) if exact is None else exact
-        return bounds.forward_worst(call.query, call.key, call.value, exact, self.scale(call), precision)
+        found: Array = bounds.forward_worst(call.query, call.key, call.value, exact, self.scale(call), precision)
+        return found
 
     def gradient_bounds(
         self, call: Call, upstream: Array, grads: oracle.Gradients, precision: Precision, exact: Attended
@@ -185,16 +196,28 @@ class Trial:
         if self.session.stored_grads or call.dtype in ("bfloat16", "float16"):
             precision = with_storage_grads(precision)
         return bounds.backward_worst(
-            call.query, call.key, call.value, upstream, exact, (grads.query, grads.key, grads.value),
-            self.scale(call), precision,
-        )  # fmt: skip
+            call.query,
+            call.key,
+            call.value,
+            upstream,
+            exact,
+            (grads.query, grads.key, grads.value),
+            self.scale(call),
+            precision,
+        )
 
     # -- comparisons -----------------------------------------------------------------------------------------------
 
     def within(
-        self, got: Array, want: Array, allowed: Callable[[Precision], Array], what: str, *, call: Call,
+        self,
+        got: Array,
+        want: Array,
+        allowed: Callable[[Precision], Array],
+        what: str,
+        *,
+        call: Call,
         name: str = "out",
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Each element of `got` within `allowed` of `want`, NaN exactly where it is wanted.
 
         The precisions are tried from the one found so far to the loosest in the closed list; the first that
@@ -211,7 +234,7 @@ class Trial:
         place = f"{name}[{', '.join(map(str, index))}]"
         raise Broken(
             what, got=float(got[index]), want=float(want[index]), allowed=limit, where=place, call=call, index=index
-        )  # fmt: skip
+        )
 
     def agrees_with_oracle(self, got: Array, call: Call, what: str, exact: Attended | None = None) -> None:
         """The output of a call within its bound of the oracle (twice the bound in float64, where the oracle errs too)."""
@@ -220,10 +243,17 @@ class Trial:
         self.within(got, truth.output, lambda p: factor * self.bound(call, p, truth), what, call=call)
 
     def agree(
-        self, first: Array, first_call: Call, second: Array, second_call: Call, what: str,
-        *, part: Callable[[Array], Array] = lambda a: a, other: Callable[[Array], Array] | None = None,
+        self,
+        first: Array,
+        first_call: Call,
+        second: Array,
+        second_call: Call,
+        what: str,
+        *,
+        part: Callable[[Array], Array] = lambda a: a,
+        other: Callable[[Array], Array] | None = None,
         exact_hoped: bool = False,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Two answers that are equal in exact arithmetic: the same bit for bit, or within the sum of their bounds.
 
         `part` takes the comparable elements out of the first answer (and its bound), `other` out of the second.

@@ -50,7 +50,10 @@ class Wants:
             (self.causal is True and not a.causal, "takes no causal flag and is not always causal"),
             (self.causal is False and conventions.causal == "always", "is always causal"),
             (bool(self.masks) and "none" not in (self.masks or ()) and not a.routes, "takes no mask"),
-            (bool(self.routes) and not set(self.routes or ()) & set(a.routes), f"takes no {' or '.join(self.routes or ())} mask"),
+            (
+                bool(self.routes) and not set(self.routes or ()) & set(a.routes),
+                f"takes no {' or '.join(self.routes or ())} mask",
+            ),
             (self.bias is True and not a.bias, "takes no additive mask"),
             (self.grouped is True and not a.grouped, "takes no grouped heads"),
             (self.scale is True and not a.scale, "takes no scale"),
@@ -59,7 +62,7 @@ class Wants:
             (self.rectangular is True and not a.rectangular, "takes equal lengths only"),
             (self.gradients and not a.gradients, "has no gradients"),
             (self.dtypes is not None and not set(self.dtypes) & set(a.dtypes), "doesn't take the dtype"),
-        )  # fmt: skip
+        )
         return next((words for is_so, words in reasons if is_so), None)
 
     def fits(self, problem: Problem, abilities: Abilities, conventions: Conventions) -> bool:
@@ -71,7 +74,8 @@ class Wants:
             (self.causal is not None and conventions.causal != "always" and p.causal is not self.causal)
             or (conventions.causal == "always" and not p.causal)
             or (self.masks is not None and "none" not in self.masks and mask and p.mask not in self.masks)
-            or (mask and (p.route not in a.routes or (p.route != "padding" and p.mask_shape not in a.mask_shapes)))
+            or (mask and p.route not in a.routes)
+            or (mask and p.mask_shape not in (("B11S",) if p.route == "padding" else a.mask_shapes))
             or (both and not (a.mask_with_causal and conventions.mask_and_causal == "intersection"))
             or (self.bias is True and not p.bias)
             or (self.scale is True and p.scale is None)
@@ -81,13 +85,21 @@ class Wants:
             or p.regime not in self.regimes
             or (not a.value_width and p.head_dim != p.value_dim)
             or (not a.heads and p.heads > 1)
-            or (p.queries != p.keys and (not a.rectangular or (p.causal and not a.rectangular_causal) or self.rectangular is False))
-            or (p.causal and conventions.alignment == "bottom-right" and p.queries > p.keys and p.mask not in EMPTY_MASKS)
+            or (
+                p.queries != p.keys
+                and (not a.rectangular or (p.causal and not a.rectangular_causal) or self.rectangular is False)
+            )
+            or (
+                p.causal
+                and conventions.alignment == "bottom-right"
+                and p.queries > p.keys
+                and p.mask not in EMPTY_MASKS
+            )
             or p.batch < self.min_batch
             or p.heads < self.min_heads
             or p.queries < self.min_queries
             or p.keys < self.min_keys
-        )  # fmt: skip
+        )
 
 
 def build(pick: Pick, wants: Wants, target_abilities: Abilities, conventions: Conventions) -> Problem:
@@ -104,7 +116,11 @@ def build(pick: Pick, wants: Wants, target_abilities: Abilities, conventions: Co
     if not long and pick("coincide", (0, 0, 0, 1)):
         batch, queries, keys = _coincide(pick, wants, a, batch, heads, queries, keys)
     bias_allowed = a.bias and route in ("additive", "bool") and (mask == "none" or route == "additive")
-    if causal and conventions.causal == "flag" and not (a.mask_with_causal and conventions.mask_and_causal == "intersection"):
+    if (
+        causal
+        and conventions.causal == "flag"
+        and not (a.mask_with_causal and conventions.mask_and_causal == "intersection")
+    ):
         bias_allowed = False
     bias = bias_allowed and wants.bias is not False and (wants.bias is True or bool(pick("bias", (0, 0, 0, 1))))
     if bias and mask == "none":
@@ -114,9 +130,23 @@ def build(pick: Pick, wants: Wants, target_abilities: Abilities, conventions: Co
         scale = pick("scale", SCALES if wants.scale else (None, None, *SCALES))
     dtypes = [d for d in a.dtypes if wants.dtypes is None or d in wants.dtypes]
     return Problem(
-        batch, heads, kv_heads, queries, keys, head_dim, value_dim, pick("dtype", dtypes[:1] * 3 + dtypes), causal,
-        mask, route, shape, bias, scale, pick("regime", wants.regimes), pick("seed", range(1 << 16)),
-    )  # fmt: skip
+        batch,
+        heads,
+        kv_heads,
+        queries,
+        keys,
+        head_dim,
+        value_dim,
+        pick("dtype", dtypes[:1] * 3 + dtypes),
+        causal,
+        mask,
+        route,
+        shape,
+        bias,
+        scale,
+        pick("regime", wants.regimes),
+        pick("seed", range(1 << 16)),
+    )
 
 
 def _at_least(minimum: int, options: Sequence[int]) -> Sequence[int]:
@@ -155,7 +185,7 @@ def _mask(pick: Pick, wants: Wants, a: Abilities, conventions: Conventions, caus
         kind = "padding-right"  # the first key must stay, or the first rows see nothing
     if kind in ("padding-left", "padding-right") and shape in ("LS", "11LS", "1HLS"):
         kind = "random" if kind == "padding-left" and "random" in kinds else kind
-    if kind == "empty-sample" and shape in ("LS", "11LS", "1HLS") or kind == "empty-row" and shape == "B11S":
+    if (kind == "empty-sample" and shape in ("LS", "11LS", "1HLS")) or (kind == "empty-row" and shape == "B11S"):
         kind = "empty-row" if shape != "B11S" else "empty-sample"
     return kind, route, shape
 
@@ -168,13 +198,20 @@ def _lengths(
     kind = pick("lengths", kinds)
     tiny, small = (1, 2, 3, 4), (5, 7, 8, 9, 11, 13)
     options: dict[str, tuple[Sequence[int], Sequence[int]]] = {
-        "tiny": (tiny, tiny), "small": (small, small), "keys": ((2, 3, 5), EDGES), "queries": (EDGES, (3, 2, 7)),
-        "both": ((16, 17, 31, 33, 65), (17, 16, 33, 32, 65)), "decode": ((1,), (5, 8, *EDGES)), "long": ((3, 5), (200, 257, 513)),
-    }  # fmt: skip
+        "tiny": (tiny, tiny),
+        "small": (small, small),
+        "keys": ((2, 3, 5), EDGES),
+        "queries": (EDGES, (3, 2, 7)),
+        "both": ((16, 17, 31, 33, 65), (17, 16, 33, 32, 65)),
+        "decode": ((1,), (5, 8, *EDGES)),
+        "long": ((3, 5), (200, 257, 513)),
+    }
     queries = pick("queries", _at_least(wants.min_queries, options[kind][0]))
     keys = pick("keys", _at_least(wants.min_keys, options[kind][1]))
     square_only = not a.rectangular or (causal and not a.rectangular_causal) or wants.rectangular is False
-    if square_only or (pick("square", (0, 0, 1)) and wants.rectangular is not True and kind in ("tiny", "small", "both")):
+    if square_only or (
+        pick("square", (0, 0, 1)) and wants.rectangular is not True and kind in ("tiny", "small", "both")
+    ):
         queries = keys = min(max(queries, keys), 129)
         if square_only and kind == "long":
             queries = keys = 65

@@ -24,9 +24,16 @@ def call_of(problem: Problem, alignment: str = "top-left", single_query: str = "
         bias = generator(problem, 3).integers(-24, 25, mask_axes(problem)) / 8.0
         bias = bias[0, 0] if problem.mask_shape == "LS" else bias
     return Call(
-        query, key, value, problem.dtype, visible=visible, bias=bias, route=problem.route, causal=problem.causal,
+        query,
+        key,
+        value,
+        problem.dtype,
+        visible=visible,
+        bias=bias,
+        route=problem.route,
+        causal=problem.causal,
         scale=problem.scale,
-    )  # fmt: skip
+    )
 
 
 def tensors(problem: Problem) -> tuple[Array, Array, Array]:
@@ -37,7 +44,7 @@ def tensors(problem: Problem) -> tuple[Array, Array, Array]:
     key = rng.standard_normal((p.batch, p.kv_heads, p.keys, p.head_dim))
     value = rng.standard_normal((p.batch, p.kv_heads, p.keys, p.value_dim))
     query, key, value = _regime(problem, rng, query, key, value)
-    return tuple(round_to(array, p.dtype) for array in (query, key, value))  # type: ignore[return-value]
+    return round_to(query, p.dtype), round_to(key, p.dtype), round_to(value, p.dtype)
 
 
 def _regime(
@@ -56,7 +63,9 @@ def _regime(
     elif name == "offset":
         value = value + 100.0
     elif name == "heavy":
-        query, key = (np.clip(x / np.maximum(np.abs(rng.standard_normal(x.shape)), 0.05), -30, 30) for x in (query, key))
+        query, key = (
+            np.clip(x / np.maximum(np.abs(rng.standard_normal(x.shape)), 0.05), -30, 30) for x in (query, key)
+        )
     elif name == "needle":
         query = _needle(problem, rng, key)
     elif name == "huge":
@@ -112,10 +121,13 @@ def mask_axes(problem: Problem) -> tuple[int, int, int, int]:
     """The four axes of a mask of this broadcast shape; "LS" is passed without the first two."""
     p = problem
     return {
-        "LS": (1, 1, p.queries, p.keys), "11LS": (1, 1, p.queries, p.keys), "B1LS": (p.batch, 1, p.queries, p.keys),
-        "1HLS": (1, p.heads, p.queries, p.keys), "BHLS": (p.batch, p.heads, p.queries, p.keys),
+        "LS": (1, 1, p.queries, p.keys),
+        "11LS": (1, 1, p.queries, p.keys),
+        "B1LS": (p.batch, 1, p.queries, p.keys),
+        "1HLS": (1, p.heads, p.queries, p.keys),
+        "BHLS": (p.batch, p.heads, p.queries, p.keys),
         "B11S": (p.batch, 1, 1, p.keys),
-    }[p.mask_shape]  # fmt: skip
+    }[p.mask_shape]
 
 
 def _kind(problem: Problem, rng: np.random.Generator, shape: tuple[int, ...]) -> BoolArray:
@@ -134,7 +146,7 @@ def _kind(problem: Problem, rng: np.random.Generator, shape: tuple[int, ...]) ->
         return np.broadcast_to(np.abs(column - np.arange(rows)[:, None]) <= width, shape).copy()
     if problem.mask == "first-half":
         return np.broadcast_to(column >= keys // 2, shape).copy()
-    mask = np.asarray(rng.random(shape) < 0.7)
+    mask: BoolArray = np.array(rng.random(shape) < 0.7, dtype=bool)
     if problem.mask == "empty-all":
         mask[:] = False
     elif problem.mask == "empty-sample":
@@ -155,7 +167,7 @@ def _never_empty(mask: BoolArray, allowed: BoolArray) -> BoolArray:
         mask[..., 0] |= dead
         return mask
     last = np.where(allowed.any(-1), keys - 1 - allowed[:, ::-1].argmax(-1), 0)
-    dead = ~(mask & allowed).any(-1)
+    dead = np.asarray(~(mask & allowed).any(-1))
     index = np.broadcast_to(last, dead.shape)[..., None]
     chosen = np.take_along_axis(mask, index, axis=-1) | dead[..., None]
     np.put_along_axis(mask, index, chosen, axis=-1)

@@ -29,9 +29,12 @@ def write_case(verdict: Verdict, report: Report, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{verdict.law}.json"
     data = {
-        "attnlaws": CASE_FORMAT, "law": verdict.law, "target": report.target.address, "reason": verdict.reason,
+        "attnlaws": CASE_FORMAT,
+        "law": verdict.law,
+        "target": report.target.address,
+        "reason": verdict.reason,
         "problem": verdict.witness.to_json(),
-    }  # fmt: skip
+    }
     path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
     return path
 
@@ -51,4 +54,6 @@ def read_case(path: Path) -> Case:
     for name, kind in (("law", str), ("problem", dict)):
         if not isinstance(data.get(name), kind):
             raise CorruptCase(f"{path} lacks {name!r}")
-    return Case(data["law"], str(data.get("target") or ""), Problem.from_json(data["problem"]), str(data.get("reason", "")))
+    return Case(
+        data["law"], str(data.get("target") or ""), Problem.from_json(data["problem"]), str(data.get("reason", ""))
+    )

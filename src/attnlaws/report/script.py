@@ -39,10 +39,15 @@ def write_script(verdict: Verdict, report: Report, folder: Path) -> Path | None:
 def script(verdict: Verdict, target: Target, call: Call, address: str) -> str:
     """The text of the script."""
     torch = target.framework.name == "torch"
-    lines = [_HEAD.format(
-        law=verdict.law, statement=verdict.statement, reason=verdict.reason, framework=target.framework.name,
-        imports="\n".join([*_find(address), "import torch" if torch else "import numpy as np"]),
-    )]  # fmt: skip
+    lines = [
+        _HEAD.format(
+            law=verdict.law,
+            statement=verdict.statement,
+            reason=verdict.reason,
+            framework=target.framework.name,
+            imports="\n".join([*_find(address), "import torch" if torch else "import numpy as np"]),
+        )
+    ]
     _, keywords = target.arguments(call, (), False)[0]
     names = []
     for name, value in keywords.items():
@@ -95,7 +100,12 @@ def _claim(verdict: Verdict, target: Target) -> list[str]:
     failure = verdict.failure
     if isinstance(failure, Crashed):
         return [f"# expected: an output; it raised {failure.line}"]
-    if not isinstance(failure, Broken) or failure.got is None or failure.index is None or not failure.where.startswith("out["):
+    if (
+        not isinstance(failure, Broken)
+        or failure.got is None
+        or failure.index is None
+        or not failure.where.startswith("out[")
+    ):
         return [f"# broken: {verdict.reason}"]
     index = _own_index(target, failure)
     return [
@@ -118,5 +128,10 @@ def _own_index(target: Target, failure: Broken) -> tuple[int, ...]:
     if target.conventions.output_layout != "as the input":
         layout = {"BHSD": "BSHD", "BSHD": "BHSD", "SHD": "HSD"}.get(layout, layout)
     return {
-        "BHSD": (b, h, i, c), "BSHD": (b, i, h, c), "SHD": (i, h, c), "HSD": (h, i, c), "BSD": (b, i, c), "SD": (i, c),
-    }[layout]  # fmt: skip
+        "BHSD": (b, h, i, c),
+        "BSHD": (b, i, h, c),
+        "SHD": (i, h, c),
+        "HSD": (h, i, c),
+        "BSD": (b, i, c),
+        "SD": (i, c),
+    }[layout]

@@ -14,8 +14,22 @@ from ..targets.conventions import TABLE, Conventions
 from ..targets.probe import effective_mask
 from ..targets.target import Target
 
-MARKS = {"held": "✓", "not applicable": "·", "could not tell": "?", "broken": "✗", "crashed": "✗", "nondeterministic": "✗"}
-COLOURS = {"held": "32", "broken": "31", "crashed": "31", "nondeterministic": "31", "could not tell": "33", "not applicable": "2"}
+MARKS = {
+    "held": "✓",
+    "not applicable": "·",
+    "could not tell": "?",
+    "broken": "✗",
+    "crashed": "✗",
+    "nondeterministic": "✗",
+}
+COLOURS = {
+    "held": "32",
+    "broken": "31",
+    "crashed": "31",
+    "nondeterministic": "31",
+    "could not tell": "33",
+    "not applicable": "2",
+}
 
 
 def render(report: Report, *, colour: bool = False, verbose: bool = False) -> str:
@@ -36,15 +50,25 @@ def card(target: Target, precision: dict[str, str] | None = None) -> str:
         if how is not None:
             lines.append(f"  {TABLE[item.name].question:<66} {getattr(conventions, item.name)}  ({how})")
     for dtype, name in (precision or {}).items():
-        lines.append(f"  {'precision in ' + dtype:<66} {name}  ({'declared' if dtype in target.declared_precision else 'the strictest that fits'})")
+        lines.append(
+            f"  {'precision in ' + dtype:<66} {name}  ({'declared' if dtype in target.declared_precision else 'the strictest that fits'})"
+        )
     takes = [
         *abilities.dtypes,
         *(f"{route} mask" for route in abilities.routes),
-        *(word for word, has in (
-            ("grouped heads", abilities.grouped), ("scale", abilities.scale), ("Dv != D", abilities.value_width),
-            ("Lq != Lk", abilities.rectangular), ("gradients", abilities.gradients), ("returned weights", abilities.weights),
-        ) if has),
-    ]  # fmt: skip
+        *(
+            word
+            for word, has in (
+                ("grouped heads", abilities.grouped),
+                ("scale", abilities.scale),
+                ("Dv != D", abilities.value_width),
+                ("Lq != Lk", abilities.rectangular),
+                ("gradients", abilities.gradients),
+                ("returned weights", abilities.weights),
+            )
+            if has
+        ),
+    ]
     lines.append("takes       " + ", ".join(takes))
     lines += [f"doesn't take {what}: {why}" for what, why in abilities.refusals.items()]
     if target.signature.assumed:
@@ -114,7 +138,9 @@ def failure_block(verdict: Verdict, report: Report) -> str:
 
 def _element(failure: Broken) -> str:
     got, want, allowed = failure.got, failure.want, failure.allowed
-    assert got is not None and want is not None and allowed is not None
+    assert got is not None
+    assert want is not None
+    assert allowed is not None
     if allowed == 0:
         return f"{failure.where} = {got:.6g}, must be {want:.6g} exactly"
     off = abs(got - want)
@@ -130,7 +156,7 @@ def _picture(verdict: Verdict, target: Target) -> list[str]:
     if max(call.query.shape[2], call.key.shape[2]) > 8 or min(call.query.shape[2], call.key.shape[2]) == 0:
         return []
     try:
-        seen = effective_mask(target, call)
+        seen = effective_mask(target, call, strict=True)
     except (TargetRaised, WrongResult):
         return []
     truth = Trial(target, verdict.witness, Session(), Evidence()).allowed_pairs(call)

@@ -17,11 +17,11 @@ GRACE = 10.0
 
 
 @contextlib.contextmanager
-def deadline_alarm(seconds: float, give_up: Callable[[], None]) -> Iterator[None]:
+def deadline_alarm(seconds: float, give_up: Callable[[], None] | None) -> Iterator[None]:
     """Raise OutOfTime in the main thread when the budget ends; end the process with 124 where that has no effect.
 
     A target that hangs in Python is interrupted by a signal. One that hangs in C code can't be: `give_up` is then
-    called from a thread, to report what was found, before the process exits.
+    called from a thread, to report what was found, before the process exits; without it the process is let be.
     """
     in_main = threading.current_thread() is threading.main_thread() and hasattr(signal, "setitimer")
     if not in_main:
@@ -32,6 +32,7 @@ def deadline_alarm(seconds: float, give_up: Callable[[], None]) -> Iterator[None
         raise OutOfTime
 
     def end() -> None:
+        assert give_up is not None
         give_up()
         sys.stdout.flush()
         os._exit(124)
@@ -40,7 +41,8 @@ def deadline_alarm(seconds: float, give_up: Callable[[], None]) -> Iterator[None
     signal.setitimer(signal.ITIMER_REAL, seconds + 0.5)
     watchdog = threading.Timer(seconds + GRACE, end)
     watchdog.daemon = True
-    watchdog.start()
+    if give_up is not None:
+        watchdog.start()
     try:
         yield
     finally:

@@ -54,10 +54,16 @@ def select(names: Sequence[str] | None) -> list[Law]:
 
 
 def run_checks(
-    target: Target, *, laws: Sequence[str] | None = None, profile: str = "quick", budget: float | None = None,
-    seed: int = 0, dtypes: Sequence[str] | None = None, progress: Progress | None = None,
+    target: Target,
+    *,
+    laws: Sequence[str] | None = None,
+    profile: str = "quick",
+    budget: float | None = None,
+    seed: int = 0,
+    dtypes: Sequence[str] | None = None,
+    progress: Progress | None = None,
     partial: Callable[[Report], None] | None = None,
-) -> Report:  # fmt: skip
+) -> Report:
     """Try the laws on a target within a budget in seconds; everything found is in the report, whatever happens.
 
     `partial` gets the report as it stands if the target hangs where Python can't interrupt it.
@@ -67,14 +73,15 @@ def run_checks(
     target = _only_dtypes(target, dtypes)
     effort, limit = PROFILES_OF_EFFORT[profile]
     limit = budget if budget is not None else limit
-    session, verdicts = Session(), []
+    session = Session()
+    verdicts: list[Verdict] = []
     started = time.monotonic()
     out_of_time = False
 
     def report() -> Report:
         return _report(target, verdicts, session, profile, seed, time.monotonic() - started, out_of_time)
 
-    with one_thread(target), deadline_alarm(limit, lambda: partial(report()) if partial else None):
+    with one_thread(target), deadline_alarm(limit, (lambda: partial(report())) if partial else None):
         for number, law in enumerate(chosen):
             tick = _ticker(progress, law.name, number, len(chosen))
             try:
@@ -84,7 +91,14 @@ def run_checks(
                 share = 2.0 * (started + limit - now) / (len(chosen) - number)
                 verdicts.append(
                     run_law(
-                        law, target, session, effort, seed=seed, deadline=started + limit, share_ends=now + share, tick=tick
+                        law,
+                        target,
+                        session,
+                        effort,
+                        seed=seed,
+                        deadline=started + limit,
+                        share_ends=now + share,
+                        tick=tick,
                     )
                 )
             except OutOfTime:
@@ -154,4 +168,3 @@ def one_thread(target: Target) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-

@@ -27,7 +27,7 @@ def minimise(
             attempts += 1
             found = fails(smaller)
             if found is not None and type(found) is type(failure):
-                problem, failure, progress = smaller, found, True  # type: ignore[assignment]
+                problem, failure, progress = smaller, found, True
                 break
             if attempts >= limit:
                 break
@@ -63,7 +63,7 @@ def _smaller(problem: Problem) -> Iterator[Problem]:
 
 
 def _less(size: int) -> Iterator[int]:
-    for smaller in dict.fromkeys((1, 2, 3, 4, size // 2, size - 8, size - 1)):
+    for smaller in dict.fromkeys((1, 2, 3, 4, 8, 9, 16, 17, 32, 33, 64, 65, size // 2, size - 8, size - 1)):
         if 0 < smaller < size:
             yield smaller
 

@@ -25,8 +25,8 @@ Failure = Broken | Crashed
 ENOUGH = 12
 
 
-class OutOfTime(Exception):
-    """The budget ended."""
+class OutOfTime(BaseException):
+    """The budget ended. Like KeyboardInterrupt no Exception: a target that catches those must not swallow it."""
 
 
 class _Failed(Exception):
@@ -88,9 +88,16 @@ def _size(problem: Problem) -> tuple[int, Problem]:
 
 
 def run_law(
-    law: Law, target: Target, session: Session, effort: Effort, *, seed: int, deadline: float, share_ends: float,
+    law: Law,
+    target: Target,
+    session: Session,
+    effort: Effort,
+    *,
+    seed: int,
+    deadline: float,
+    share_ends: float,
     tick: Callable[[int], None] = lambda _: None,
-) -> Verdict:  # fmt: skip
+) -> Verdict:
     """The verdict on one law. Raises OutOfTime where the deadline passes before anything was found."""
     started = time.monotonic()
     verdict = Verdict(law.name, law.statement, HELD)
@@ -130,9 +137,14 @@ def _draw(search: _Search, effort: Effort, seed: int) -> None:
 
     @hypothesis.seed(seed)
     @settings(
-        max_examples=wanted, deadline=None, database=None, phases=(Phase.generate, Phase.shrink),
-        suppress_health_check=list(HealthCheck), report_multiple_bugs=False, print_blob=False,
-    )  # fmt: skip
+        max_examples=wanted,
+        deadline=None,
+        database=None,
+        phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+        report_multiple_bugs=False,
+        print_blob=False,
+    )
     @given(problems(search.law.wants, search.target.abilities, search.target.conventions))
     def attempt(problem: Problem) -> None:
         if not search.judge(problem):
@@ -162,7 +174,7 @@ def _conclude(search: _Search, done: Verdict, effort: Effort, started: float) ->
     status = CRASHED if isinstance(failure, Crashed) else BROKEN
     return replace(
         done, status=status, reason=str(failure), witness=smallest, failure=failure, seconds=time.monotonic() - started
-    )  # fmt: skip
+    )
 
 
 def _repeat(search: _Search, problem: Problem) -> Failure | None:

@@ -61,9 +61,16 @@ def load_target(name: str, *, device: str = "cpu", root: Path | None = None) -> 
 
 def _adapted(function: Any, name: str, device: str, settings: Settings) -> Target:
     made = adapt(
-        function, name=name, device=device, declared=settings.conventions, names=settings.names,
-        fixed=settings.arguments, routes=settings.routes, framework=settings.framework, precision=settings.precision,
-    )  # fmt: skip
+        function,
+        name=name,
+        device=device,
+        declared=settings.conventions,
+        names=settings.names,
+        fixed=settings.arguments,
+        routes=settings.routes,
+        framework=settings.framework,
+        precision=settings.precision,
+    )
     return made.but(address=name)
 
 
@@ -90,11 +97,18 @@ def _from_file(path: Path) -> Any:
     if not path.is_file():
         raise NoSuchTarget(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules.setdefault(path.stem, module)
     sys.path.insert(0, str(path.resolve().parent))
-    return _imported(lambda: spec.loader.exec_module(module) or module, str(path))  # type: ignore[union-attr, func-returns-value]
+    loader = spec.loader
+
+    def execute() -> Any:
+        loader.exec_module(module)
+        return module
+
+    return _imported(execute, str(path))
 
 
 def _from_module(name: str) -> Any:
@@ -150,15 +164,23 @@ def _settings(name: str, values: Any) -> Settings:
     for key in values:
         if key not in _KEYS:
             near = get_close_matches(key, _KEYS, n=1)
-            raise BadConfiguration(f"{where} has an unknown key {key!r}; known: {', '.join(_KEYS)}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            raise BadConfiguration(
+                f"{where} has an unknown key {key!r}; known: {', '.join(_KEYS)}"
+                + (f"; did you mean {near[0]!r}?" if near else "")
+            )
     try:
         conventions = declared(values.get("conventions", {}))
     except UnknownChoice as error:
         raise BadConfiguration(f"{where} conventions: {error}") from error
     return Settings(
-        values["target"], values.get("names", {}), conventions, values.get("arguments", {}),
-        tuple(values["routes"]) if "routes" in values else None, values.get("framework"), values.get("precision", {}),
-    )  # fmt: skip
+        values["target"],
+        values.get("names", {}),
+        conventions,
+        values.get("arguments", {}),
+        tuple(values["routes"]) if "routes" in values else None,
+        values.get("framework"),
+        values.get("precision", {}),
+    )
 
 
 __all__ = ["BadConfiguration", "CannotAdapt", "NoSuchTarget", "Settings", "load_target", "locate"]

@@ -33,6 +33,7 @@ class Call:
     route: str = "bool"
     causal: bool = False
     scale: float | None = None
+    mask_dtype: str | None = None
     views: tuple[tuple[str, str], ...] = ()
     extra: tuple[tuple[str, Any], ...] = ()
 

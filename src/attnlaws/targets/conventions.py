@@ -21,8 +21,8 @@ class Choice:
 TABLE: dict[str, Choice] = {
     "layout": Choice(
         "axes of query, key and value",
-        ("BHSD", "BSHD", "SHD", "BSD", "SD"),
-        "torch SDPA and ONNX: BHSD; flash-attn, JAX, Keras: BSHD; one unbatched sequence: SHD, SD; one head: BSD",
+        ("BHSD", "BSHD", "SHD", "HSD", "BSD", "SD"),
+        "torch SDPA and ONNX: BHSD; flash-attn, JAX, Keras: BSHD; one unbatched sequence: SHD, HSD, SD; one head: BSD",
     ),
     "output_layout": Choice(
         "axes of the output",
@@ -48,6 +48,11 @@ TABLE: dict[str, Choice] = {
         "True in a boolean mask",
         ("attend", "masked"),
         "attend: torch SDPA, JAX, Keras, ONNX; masked: torch.nn.MultiheadAttention",
+    ),
+    "finite_mask": Choice(
+        "a finite value in an additive mask",
+        ("added to the score", "masks unless 0"),
+        "added: torch SDPA, ONNX; masks unless 0: Swin Transformer's window masks",
     ),
     "padding_means": Choice(
         "True in a key padding mask",
@@ -88,12 +93,20 @@ TABLE: dict[str, Choice] = {
         ("computed", "refused", "nan"),
         "computed: torch, JAX, MLX, Keras; refused: onnxruntime; NaN: ONNX applies sqrt(scale) to query and key, torch's CPU flash kernel multiplies -inf by the scale",
     ),
-    "zero_scale": Choice("a scale of zero", ("computed", "refused", "nan"), "computed: torch, JAX; refused: onnxruntime"),
-    "precision_float64": Choice("how float64 is computed", (), "throughout; or float32 inside: JAX, transformers' eager softmax"),
+    "zero_scale": Choice(
+        "a scale of zero", ("computed", "refused", "nan"), "computed: torch, JAX; refused: onnxruntime"
+    ),
+    "precision_float64": Choice(
+        "how float64 is computed", (), "throughout; or float32 inside: JAX, transformers' eager softmax"
+    ),
     "precision_float32": Choice("how float32 is computed", (), "float32; tf32 where a CUDA device offers it"),
-    "precision_bfloat16": Choice("how bfloat16 is computed", (), "fused: float32 inside; naive: each intermediate stored"),
-    "precision_float16": Choice("how float16 is computed", (), "fused: float32 inside; naive: each intermediate stored"),
-}  # fmt: skip
+    "precision_bfloat16": Choice(
+        "how bfloat16 is computed", (), "fused: float32 inside; naive: each intermediate stored"
+    ),
+    "precision_float16": Choice(
+        "how float16 is computed", (), "fused: float32 inside; naive: each intermediate stored"
+    ),
+}
 
 
 @dataclass(frozen=True)
@@ -106,6 +119,7 @@ class Conventions:
     alignment: str = "top-left"
     single_query: str = "as aligned"
     mask_means: str = "attend"
+    finite_mask: str = "added to the score"
     padding_means: str = "masked"
     mask_and_causal: str = "intersection"
     empty_bool: str = "zeros"

@@ -5,7 +5,7 @@ A framework is imported only when a target that uses it is met.
 
 from __future__ import annotations
 
-import sys
+from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -20,6 +20,7 @@ class Framework(Protocol):
     name: str
     dtypes: tuple[str, ...]
     differentiable: bool
+    views: tuple[str, ...]
 
     def tensor(self, values: Array, dtype: str, *, view: str = "plain", grad: bool = False) -> Any: ...
     def boolean(self, values: NDArray[np.bool_]) -> Any: ...
@@ -36,9 +37,9 @@ class NumpyFramework:
     """Plain NumPy arrays."""
 
     name = "numpy"
-    dtypes = ("float32", "float64", "float16")
+    dtypes: tuple[str, ...] = ("float32", "float64", "float16")
     differentiable = False
-    views = ("transposed", "columns", "sliced", "offset", "fused", "reversed")
+    views: tuple[str, ...] = ("transposed", "columns", "sliced", "offset", "fused", "reversed")
 
     def tensor(self, values: Array, dtype: str, *, view: str = "plain", grad: bool = False) -> NDArray[Any]:
         return lay_out(values.astype(dtype), view)
@@ -72,9 +73,9 @@ class TorchFramework:
     """PyTorch tensors on one device."""
 
     name = "torch"
-    dtypes = ("float32", "float64", "bfloat16", "float16")
+    dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16", "float16")
     differentiable = True
-    views = ("transposed", "columns", "sliced", "offset", "fused")
+    views: tuple[str, ...] = ("transposed", "columns", "sliced", "offset", "fused")
 
     def __init__(self, device: str = "cpu") -> None:
         import torch
@@ -83,9 +84,9 @@ class TorchFramework:
         self.device = device
 
     def tensor(self, values: Array, dtype: str, *, view: str = "plain", grad: bool = False) -> Any:
-        laid = lay_out(values, view)
+        laid = lay_out(np.array(values, order="C"), view)
         if view == "plain":
-            made = self.torch.from_numpy(laid.copy()).to(dtype=getattr(self.torch, dtype), device=self.device)
+            made = self.torch.from_numpy(laid).to(dtype=getattr(self.torch, dtype), device=self.device)
             return made.requires_grad_() if grad else made
         # The strides must survive the cast, so the whole buffer is cast and viewed again.
         base, offset = _buffer(laid)
@@ -124,8 +125,8 @@ class TorchFramework:
 def lay_out(values: NDArray[Any], view: str) -> NDArray[Any]:
     """The same values with other strides; what lies between them is NaN (or the largest value), never zero.
 
-    plain: contiguous. transposed: axes 1 and 2 (of 4) or 0 and 1 swapped in memory. columns: the last two axes swapped
-    in memory. sliced: every second element of the last axis. offset: starts one element into its buffer. fused: the
+    plain: contiguous. transposed: axes 1 and 2 (of 4) or 0 and 1 swapped in memory. columns: the last two axes
+    swapped in memory. sliced: every second element of the last axis. offset: starts one element into its buffer. fused: the
     middle third of a buffer three times as wide. reversed: a negative step along the next to last axis. expandedN: stride 0
     along axis N, whose entries must be equal.
     """
@@ -178,19 +179,12 @@ def framework_named(name: str, device: str = "cpu") -> Framework:
 
 def frameworks_to_try(function: Any, device: str = "cpu") -> list[Framework]:
     """The frameworks that a function may speak, likeliest first, judged by where it comes from and what it uses."""
-    inner = function
-    while hasattr(inner, "func") or hasattr(inner, "__wrapped__"):
-        inner = getattr(inner, "func", None) or inner.__wrapped__
-    if not hasattr(inner, "__globals__") and callable(getattr(type(inner), "__call__", None)):
-        inner = getattr(type(inner).__call__, "__func__", type(inner).__call__) if hasattr(type(inner).__call__, "__globals__") else inner  # fmt: skip
+    inner = _plain_function(function)
     seen = {str(getattr(inner, "__module__", "") or "").split(".")[0]}
     for value in list(getattr(inner, "__globals__", {}).values()):
-        module = value.__name__ if isinstance(value, type(sys)) else getattr(value, "__module__", "")
+        module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
         seen.add(str(module or "").split(".")[0])
-    names = [name for name in ("torch", "numpy") if name in seen]
-    names += [name for name in ("torch", "numpy") if name not in names]
-    if "torch" not in seen and "numpy" in seen:
-        names = ["numpy", "torch"]
+    names = ["numpy", "torch"] if "numpy" in seen and "torch" not in seen else ["torch", "numpy"]
     made: list[Framework] = []
     for name in names:
         try:
@@ -198,3 +192,12 @@ def frameworks_to_try(function: Any, device: str = "cpu") -> list[Framework]:
         except ImportError:
             continue
     return made
+
+
+def _plain_function(function: Any) -> Any:
+    """The function inside partials, decorators and callable instances."""
+    inner = function
+    while hasattr(inner, "func") or hasattr(inner, "__wrapped__"):
+        inner = getattr(inner, "func", None) or inner.__wrapped__
+    own = vars(type(inner)).get("__call__")
+    return own if not hasattr(inner, "__globals__") and hasattr(own, "__globals__") else inner

@@ -18,14 +18,22 @@ NAMES: dict[str, tuple[str, ...]] = {
     "grouped": ("enable_gqa", "gqa"),
     "dropout": ("dropout_p", "dropout", "dropout_rate", "attn_dropout", "p_dropout"),
     "training": ("training", "train"),
-    "weights": ("need_weights", "return_weights", "return_attention", "output_attentions", "return_attn_probs",
-                "return_attention_scores", "return_attn_weights", "return_attention_weights"),
+    "weights": (
+        "need_weights",
+        "return_weights",
+        "return_attention",
+        "output_attentions",
+        "return_attn_probs",
+        "return_attention_scores",
+        "return_attn_weights",
+        "return_attention_weights",
+    ),
     "module": ("module",),
     "window": ("window_size", "sliding_window", "local_window_size", "window"),
     "softcap": ("softcap", "logit_cap", "attn_logits_soft_cap", "logits_soft_cap", "attn_logit_softcapping"),
     "alibi": ("alibi_slopes",),
     "sinks": ("sinks", "s_aux", "learnable_sink"),
-}  # fmt: skip
+}
 
 ROLE_OF: dict[str, str] = {name: role for role, names in NAMES.items() for name in names}
 

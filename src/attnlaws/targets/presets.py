@@ -13,16 +13,22 @@ Preset = Callable[[str], Callable[..., Any]]
 
 def _sdpa(backend: str | None) -> Preset:
     def make(device: str) -> Callable[..., Any]:
-        import torch.nn.functional as F  # noqa: N812
+        import torch.nn.functional as F
         from torch.nn.attention import SDPBackend, sdpa_kernel
 
         if backend is None:
             return F.scaled_dot_product_attention
 
         def scaled_dot_product_attention(
-            query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False,
-            scale: float | None = None, enable_gqa: bool = False,
-        ) -> Any:  # fmt: skip
+            query: Any,
+            key: Any,
+            value: Any,
+            attn_mask: Any = None,
+            dropout_p: float = 0.0,
+            is_causal: bool = False,
+            scale: float | None = None,
+            enable_gqa: bool = False,
+        ) -> Any:
             with sdpa_kernel(getattr(SDPBackend, backend)):
                 return F.scaled_dot_product_attention(
                     query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
@@ -38,9 +44,14 @@ def _flex(device: str) -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention
 
     def attention(
-        query: Any, key: Any, value: Any, attn_mask: Any = None, is_causal: bool = False, scale: float | None = None,
+        query: Any,
+        key: Any,
+        value: Any,
+        attn_mask: Any = None,
+        is_causal: bool = False,
+        scale: float | None = None,
         enable_gqa: bool = False,
-    ) -> Any:  # fmt: skip
+    ) -> Any:
         """flex_attention with the mask and the causal rule as its score_mod, the way its documentation writes them."""
         shape = (query.shape[0], query.shape[1], query.shape[2], key.shape[2])
         full = None if attn_mask is None else attn_mask.expand(shape)
@@ -72,7 +83,9 @@ def _mha(device: str) -> Callable[..., Any]:
         if attn_mask is not None and attn_mask.dim() == 4:
             attn_mask = attn_mask.expand(batch, heads, queries, key.shape[2]).reshape(batch * heads, queries, -1)
         merged = [x.transpose(1, 2).flatten(2) for x in (query, key, value)]
-        output, weights = modules[known](*merged, attn_mask=attn_mask, need_weights=need_weights, average_attn_weights=False)
+        output, weights = modules[known](
+            *merged, attn_mask=attn_mask, need_weights=need_weights, average_attn_weights=False
+        )
         return output.unflatten(2, (heads, size)).transpose(1, 2), weights
 
     return attention

@@ -39,14 +39,19 @@ def adapt(
     """
     if not callable(function):
         raise CannotAdapt(f"{name} is {type(function).__name__}, not a function of query, key and value")
-    signature = understand(function, names)
+    signature = understand(function, names, tuple(fixed or ()))
     refusals: list[str] = []
     candidates = [f for f in frameworks_to_try(function, device) if framework in (None, f.name)]
     for candidate in candidates:
         target = Target(
-            name, function, candidate, signature, Conventions().found("declared", **(declared or {})),
-            fixed=fixed or {}, declared_precision=precision or {},
-        )  # fmt: skip
+            name,
+            function,
+            candidate,
+            signature,
+            Conventions().found("declared", **(declared or {})),
+            fixed=fixed or {},
+            declared_precision=precision or {},
+        )
         target = target.but(abilities=Abilities(value_width=True))
         found = _find_layout(target, refusals)
         if found is not None:
@@ -61,7 +66,7 @@ def _find_layout(target: Target, refusals: list[str]) -> Target | None:
     """Try each layout with B = 2, H = L = S = 3 and q = 0: the output is the mean of V over the length axis."""
     declared = target.conventions.known
     best: tuple[float, Target] | None = None
-    for axes, layouts in ((4, ("BHSD", "BSHD")), (3, ("BSD", "SHD")), (2, ("SD",))):
+    for axes, layouts in ((4, ("BHSD", "BSHD")), (3, ("BSD", "SHD", "HSD")), (2, ("SD",))):
         if "layout" in declared and target.conventions.layout not in layouts:
             continue
         for layout in layouts:
@@ -75,15 +80,15 @@ def _find_layout(target: Target, refusals: list[str]) -> Target | None:
                 score = _layout_score(tried, refusals)
                 if score is not None and (best is None or score > best[0] + 1e-6):
                     best = (score, tried)
-        if best is not None and best[0] > 0.99:
+        if best is not None:  # four axes that are answered are meant, even where the answer is wrong
             return best[1]
-    return best[1] if best is not None else None
+    return None
 
 
 def _layout_score(target: Target, refusals: list[str]) -> float | None:
     """How well the output with q = 0 correlates with a mean (or running mean) of V over the length axis."""
     batch = 2 if target.conventions.layout in ("BHSD", "BSHD", "BSD") else 1
-    heads = 3 if target.conventions.layout in ("BHSD", "BSHD", "SHD") else 1
+    heads = 3 if target.conventions.layout in ("BHSD", "BSHD", "SHD", "HSD") else 1
     call = _call(batch, heads, 3, 3, 4, 4, seed=11)
     call = call.but(query=np.zeros_like(call.query))
     try:
@@ -120,9 +125,17 @@ def _probe(target: Target, routes: tuple[str, ...] | None) -> Target:
 
 
 def _call(
-    batch: int, heads: int, queries: int, keys: int, head_dim: int, value_dim: int, *, kv: int | None = None,
-    seed: int = 0, dtype: str = "float32",
-) -> Call:  # fmt: skip
+    batch: int,
+    heads: int,
+    queries: int,
+    keys: int,
+    head_dim: int,
+    value_dim: int,
+    *,
+    kv: int | None = None,
+    seed: int = 0,
+    dtype: str = "float32",
+) -> Call:
     """A plain call with multiples of 1/8, exact in every dtype."""
     rng = np.random.Generator(np.random.Philox(seed))
 
@@ -132,7 +145,7 @@ def _call(
     kv = heads if kv is None else kv
     return Call(
         draw(batch, heads, queries, head_dim), draw(batch, kv, keys, head_dim), draw(batch, kv, keys, value_dim), dtype
-    )  # fmt: skip
+    )
 
 
 def _base(target: Target, queries: int, keys: int, **changes: Any) -> Call:
@@ -143,13 +156,13 @@ def _base(target: Target, queries: int, keys: int, **changes: Any) -> Call:
 
 
 def _accepts(target: Target, call: Call) -> str | None:
-    """None where the target takes the call, else its refusal in one line."""
+    """None where the target takes the call, else its refusal in one line. A wrong shape is no refusal: laws judge it."""
     try:
         target(call)
     except TargetRaised as refusal:
         return refusal.cause_line
-    except WrongResult as failure:
-        return str(failure)
+    except WrongResult:
+        return None
     return None
 
 
@@ -160,7 +173,7 @@ def _with(target: Target, refusals: Mapping[str, str | None] | None = None, **ab
 
 def _sizes(target: Target) -> Target:
     layout = target.conventions.layout
-    target = _with(target, batch=layout in ("BHSD", "BSHD", "BSD"), heads=layout in ("BHSD", "BSHD", "SHD"))
+    target = _with(target, batch=layout in ("BHSD", "BSHD", "BSD"), heads=layout in ("BHSD", "BSHD", "SHD", "HSD"))
     batch, heads = (2 if target.abilities.batch else 1), (4 if target.abilities.heads else 1)
     width = _accepts(target, _call(batch, heads, 3, 3, 4, 6))
     rectangular = _accepts(target, _call(batch, heads, 3, 5, 4, 4))
@@ -177,7 +190,11 @@ def _sizes(target: Target) -> Target:
 
 def _groups_work(target: Target) -> bool:
     """Whether H = 4 queries with Hkv = 2 are answered at all, by an output of the right shape."""
-    return _accepts(target, _call(2 if target.abilities.batch else 1, 4, 3, 3, 4, 4, kv=2)) is None
+    try:
+        target(_call(2 if target.abilities.batch else 1, 4, 3, 3, 4, 4, kv=2))
+    except _FAILS:
+        return False
+    return True
 
 
 def _dtypes(target: Target) -> Target:
@@ -190,7 +207,7 @@ def _dtypes(target: Target) -> Target:
             refusals[dtype] = refusal
     if not taken:
         raise CannotAdapt(f"{target.name} takes none of {', '.join(target.framework.dtypes)}: {refusals['float32']}")
-    views = [v for v in target.framework.views if _accepts(target, _viewed(target, v)) is None]  # type: ignore[attr-defined]
+    views = [v for v in target.framework.views if _accepts(target, _viewed(target, v)) is None]
     return _with(target, refusals, dtypes=tuple(taken), views=tuple(views))
 
 
@@ -199,11 +216,19 @@ def _viewed(target: Target, view: str) -> Call:
     return call.but(dtype="float32", views=(("query", view), ("key", view), ("value", view)))
 
 
-def effective_mask(target: Target, call: Call) -> BoolArray:
-    """Which keys have any weight, (B, H, L, S); rows that are not finite count as empty. q is taken as 0."""
+def effective_mask(target: Target, call: Call, *, strict: bool = False) -> BoolArray:
+    """Which keys have any weight, (B, H, L, S); rows that are not finite count as empty. q is taken as 0.
+
+    A call that the target doesn't answer shows nothing, or raises where `strict`.
+    """
     quiet = call.but(query=np.zeros_like(call.query))
-    with np.errstate(invalid="ignore"):
-        weights = recover_weights(target, quiet)
+    try:
+        with np.errstate(invalid="ignore"):
+            weights = recover_weights(target, quiet)
+    except _FAILS:
+        if strict:
+            raise
+        return np.zeros((*call.query.shape[:3], call.key.shape[2]), dtype=bool)
     return np.asarray(np.where(np.isfinite(weights), weights, 0.0) > 1e-4, dtype=bool)
 
 
@@ -233,7 +258,9 @@ def _causality(target: Target) -> Target:
             return target
     else:
         refusal = _accepts(target, _base(target, 4, 4, causal=True))
-        target = target.but(conventions=conventions.found("signature", causal="flag" if refusal is None else "not offered"))
+        target = target.but(
+            conventions=conventions.found("signature", causal="flag" if refusal is None else "not offered")
+        )
         if refusal is not None:
             return _with(target, {"causal": refusal})
     return _alignment(_with(target, causal=True))
@@ -273,10 +300,13 @@ def _mask_call(target: Target, route: str, mask: BoolArray, shape: str = "LS") -
     if target.conventions.causal == "always":
         mask = mask | np.eye(queries, keys, dtype=bool)
     given = {
-        "LS": mask, "BHLS": np.broadcast_to(mask, (batch, heads, queries, keys)).copy(),
-        "B1LS": np.broadcast_to(mask, (batch, 1, queries, keys)).copy(), "1HLS": np.broadcast_to(mask, (1, heads, queries, keys)).copy(),
-        "11LS": mask[None, None], "B11S": np.broadcast_to(mask[:1], (batch, 1, 1, keys)).copy(),
-    }[shape]  # fmt: skip
+        "LS": mask,
+        "BHLS": np.broadcast_to(mask, (batch, heads, queries, keys)).copy(),
+        "B1LS": np.broadcast_to(mask, (batch, 1, queries, keys)).copy(),
+        "1HLS": np.broadcast_to(mask, (1, heads, queries, keys)).copy(),
+        "11LS": mask[None, None],
+        "B11S": np.broadcast_to(mask[:1], (batch, 1, 1, keys)).copy(),
+    }[shape]
     return call.but(visible=given)
 
 
@@ -289,7 +319,7 @@ def _masks(target: Target, declared_routes: tuple[str, ...] | None) -> Target:
     routes: list[str] = []
     refusals: dict[str, str | None] = {}
     shapes = MASK_SHAPES if target.conventions.layout in ("BHSD", "BSHD") else ("LS",)
-    usable = shapes
+    usable: tuple[str, ...] = shapes
     if target.signature.has("mask") or target.signature.has("bias"):
         for route in ("additive", "bool", "keep"):
             if route not in wanted:
@@ -309,10 +339,12 @@ def _masks(target: Target, declared_routes: tuple[str, ...] | None) -> Target:
     if target.signature.has("padding") and "padding" in wanted:
         target, works = _padding(target, mask)
         routes += ["padding"] if works else []
-    bias = "additive" in routes
+    if "additive" in routes and "finite_mask" not in target.conventions.known:
+        target = _finite_mask(target, mask, usable[0])
+    bias = "additive" in routes and target.conventions.finite_mask == "added to the score"
     return _with(
         target, refusals, routes=tuple(routes), bias=bias, mask_shapes=usable if set(routes) - {"padding"} else ()
-    )  # fmt: skip
+    )
 
 
 def _takes_shape(target: Target, route: str, mask: BoolArray, shape: str) -> bool:
@@ -329,9 +361,11 @@ def _grouped(call: Call) -> Call:
     """The call with 4 query heads on 2 key heads."""
     per_head = call.visible is not None and call.visible.ndim == 4 and call.visible.shape[1] > 1
     return call.but(
-        query=call.query[:, [0, 1, 2, 0]], key=call.key[:, :2], value=call.value[:, :2],
+        query=call.query[:, [0, 1, 2, 0]],
+        key=call.key[:, :2],
+        value=call.value[:, :2],
         visible=call.visible[:, [0, 1, 2, 0]] if per_head and call.visible is not None else call.visible,
-    )  # fmt: skip
+    )
 
 
 def _route(target: Target, route: str, mask: BoolArray, shape: str, before: list[str]) -> tuple[Target, bool]:
@@ -344,7 +378,7 @@ def _route(target: Target, route: str, mask: BoolArray, shape: str, before: list
     assert call.visible is not None
     truth = np.asarray(call.full(call.visible), dtype=bool)
     if target.conventions.causal == "always":
-        truth = truth & triangle(*mask.shape, target.conventions.alignment)
+        truth = truth & triangle(mask.shape[0], mask.shape[1], target.conventions.alignment)
     seen = effective_mask(target, call)
     if route == "bool":
         if "mask_means" in target.conventions.known:
@@ -372,6 +406,17 @@ def _is_additive(target: Target, call: Call, seen: BoolArray, truth: BoolArray) 
     return not (keep == truth).all()
 
 
+def _finite_mask(target: Target, mask: BoolArray, shape: str) -> Target:
+    """Whether 1/2 in an additive mask is added, or masks like any value that is not 0."""
+    call = _mask_call(target, "additive", mask, shape)
+    assert call.visible is not None
+    truth = np.asarray(call.full(call.visible), dtype=bool)
+    seen = effective_mask(target, call.but(visible=None, bias=np.where(call.visible, 0.0, 0.5)))
+    masks = bool((seen == truth).all())
+    choice = "masks unless 0" if masks else "added to the score"
+    return target.but(conventions=target.conventions.found("probed", finite_mask=choice))
+
+
 def _padding(target: Target, mask: BoolArray) -> tuple[Target, bool]:
     call = _mask_call(target, "padding", mask, "B11S")
     if _accepts(target, call) is not None:
@@ -389,7 +434,7 @@ def _padding(target: Target, mask: BoolArray) -> tuple[Target, bool]:
 
 
 def _mask_and_causal(target: Target) -> Target:
-    """Both together: the intersection, or refused. That the mask alone counts must be declared, or be the interface's rule."""
+    """Both together: the intersection, or refused; the mask alone where that is declared or the interface's rule."""
     if target.conventions.causal != "flag" or not target.abilities.routes:
         return target
     route = target.abilities.routes[0]
@@ -397,7 +442,9 @@ def _mask_and_causal(target: Target) -> Target:
     call = _mask_call(target, route, _SQUARE | np.eye(4, dtype=bool), shape).but(causal=True)
     assert call.visible is not None
     try:
-        seen = effective_mask(target, call)
+        seen = effective_mask(target, call, strict=True)
+    except WrongResult:
+        return target
     except TargetRaised as refusal:
         target = target.but(conventions=target.conventions.found("probed", mask_and_causal="refused"))
         return _with(target, {"mask and causal": refusal.cause_line}, mask_with_causal=False)
@@ -409,7 +456,7 @@ def _mask_and_causal(target: Target) -> Target:
     sure = (seen == (alone & triangle(4, 4, "top-left"))).all()
     return target.but(
         conventions=target.conventions.found("probed" if sure else "unclear", mask_and_causal="intersection")
-    )  # fmt: skip
+    )
 
 
 def _empty_rows(target: Target) -> Target:
@@ -426,16 +473,20 @@ def _empty_rows(target: Target) -> Target:
         if row is not None:
             choice, sure = _name_empty(row, base, target)
             target = target.but(conventions=target.conventions.found("probed" if sure else "unclear", **{name: choice}))
-    if target.abilities.rectangular_causal and target.conventions.alignment == "bottom-right":
-        if target.abilities.causal and "empty_causal" not in target.conventions.known:
-            base = _base(target, 4, 2, causal=True)
-            row = _row_output(target, base, 0)
-            if row is not None:
-                choice, sure = _name_empty(row, base, target)
-                target = target.but(
-                    conventions=target.conventions.found("probed" if sure else "unclear", empty_causal=choice)
-                )
-    return target
+    return _empty_causal_rows(target)
+
+
+def _empty_causal_rows(target: Target) -> Target:
+    """The same for rows that a bottom-right triangle leaves without a key."""
+    a, c = target.abilities, target.conventions
+    if not (a.causal and a.rectangular_causal) or c.alignment != "bottom-right" or "empty_causal" in c.known:
+        return target
+    base = _base(target, 4, 2, causal=True)
+    row = _row_output(target, base, 0)
+    if row is None:
+        return target
+    choice, sure = _name_empty(row, base, target)
+    return target.but(conventions=c.found("probed" if sure else "unclear", empty_causal=choice))
 
 
 def _row_output(target: Target, call: Call, row: int) -> tuple[Array, Array] | None:
@@ -484,7 +535,9 @@ def _scale_choice(target: Target, value: float) -> str:
     if target.conventions.causal == "flag":
         calls.append(_base(target, 3, 3, scale=value, causal=True))
     calls += [
-        _mask_call(target, route, mask, target.abilities.mask_shapes[0] if route != "padding" else "B11S").but(scale=value)
+        _mask_call(target, route, mask, target.abilities.mask_shapes[0] if route != "padding" else "B11S").but(
+            scale=value
+        )
         for route in target.abilities.routes
     ]
     for call in calls:
@@ -519,4 +572,3 @@ def _gradients(target: Target) -> Target:
         except _FAILS:
             mask_gradient = False
     return _with(target, gradients=True, weights=weights, mask_gradient=mask_gradient)
-

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,9 +59,11 @@ def _from_docstring(function: Callable[..., Any]) -> inspect.Signature | None:
         for index, item in enumerate(plain)
     ]
     parameters += [
-        inspect.Parameter(item.arg, inspect.Parameter.KEYWORD_ONLY, default=inspect.Parameter.empty if value is None else None)
+        inspect.Parameter(
+            item.arg, inspect.Parameter.KEYWORD_ONLY, default=inspect.Parameter.empty if value is None else None
+        )
         for item, value in zip(arguments.args.kwonlyargs, arguments.args.kw_defaults, strict=True)
-    ]  # fmt: skip
+    ]
     return inspect.Signature(parameters)
 
 
@@ -77,22 +79,26 @@ def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
     return found
 
 
-def understand(function: Callable[..., Any], renamed: Mapping[str, str] | None = None) -> Signature:
+def understand(
+    function: Callable[..., Any], renamed: Mapping[str, str] | None = None, given: Collection[str] = ()
+) -> Signature:
     """Find the role of each parameter by name; the first three without a known name are query, key, value.
 
-    `renamed` maps roles to parameter names where the user declares them. Raises CannotAdapt where a required
+    `renamed` maps roles to parameter names where the user declares them, `given` are parameters with a fixed argument. Raises CannotAdapt where a required
     parameter has no role or fewer than three arrays are taken.
     """
     parameters = _signature_of(function).parameters.values()
     by_declared = {name: role for role, name in (renamed or {}).items()}
     known_names = {p.name for p in parameters}
-    for name, role in by_declared.items():
+    for name, declared_role in by_declared.items():
         if name not in known_names:
-            raise CannotAdapt(f"{role} is declared to be the parameter {name!r}, but the target has {sorted(known_names)}")
+            raise CannotAdapt(
+                f"{declared_role} is declared to be the parameter {name!r}, but the target has {sorted(known_names)}"
+            )
     roles: dict[str, Parameter] = {}
     unknown: list[Parameter] = []
     for p in parameters:
-        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):
+        if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) or p.name in given:
             continue
         positional = p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
         mine = Parameter(p.name, p.default is p.empty, positional)

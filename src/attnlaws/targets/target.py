@@ -85,9 +85,7 @@ class Target:
         given: dict[str, Any] = {**operands, **self._mask_arguments(call, operands, grads)}
         if self.signature.has("causal"):
             given["causal"] = call.causal
-        if call.scale is not None or (
-            self.signature.has("scale") and self.signature.roles["scale"].required
-        ):
+        if call.scale is not None or (self.signature.has("scale") and self.signature.roles["scale"].required):
             given["scale"] = call.scale if call.scale is not None else float(call.query.shape[-1]) ** -0.5
         if self.signature.has("grouped") and call.key.shape[1] != call.query.shape[1]:
             given["grouped"] = True
@@ -134,7 +132,8 @@ class Target:
             if "mask" in given:
                 operands["mask"] = given["mask"]
         if bias is not None:
-            tensor = self.framework.tensor(self._mask_shape(bias, call), call.dtype, grad="bias" in grads)
+            dtype = call.mask_dtype or call.dtype
+            tensor = self.framework.tensor(self._mask_shape(bias, call), dtype, grad="bias" in grads)
             operands["bias"] = tensor
             given["bias" if self.bias_has_own_parameter else "mask"] = tensor
         return given
@@ -150,7 +149,8 @@ class Target:
         if layout in ("BHSD", "BSHD") or mask.ndim == 2:
             return mask
         full = call.full(mask)
-        return {"SHD": full[0], "BSD": full[:, 0], "SD": full[0, 0]}[layout]
+        own: dict[str, NDArray[Any]] = {"SHD": full[0], "HSD": full[0], "BSD": full[:, 0], "SD": full[0, 0]}
+        return own[layout]
 
     def into_layout(self, array: Array) -> Array:
         """(B, H, L, D) into the axes of the target."""
@@ -161,7 +161,9 @@ class Target:
             return np.ascontiguousarray(array.swapaxes(1, 2))
         if layout == "SHD":
             return np.ascontiguousarray(array[0].swapaxes(0, 1))
-        return array[:, 0] if layout == "BSD" else array[0, 0]
+        if layout == "HSD":
+            return np.asarray(array[0])
+        return np.asarray(array[:, 0] if layout == "BSD" else array[0, 0])
 
     def from_layout(self, array: Array, *, output: bool = False) -> Array:
         """The axes of the target into (B, H, L, D)."""
@@ -225,16 +227,14 @@ class Target:
         if not isinstance(result, tuple | list):
             return None
         for item in result[1:]:
-            if self.framework.is_tensor(item) and int(np.prod(item.shape)) == int(np.prod(shape)):
-                if tuple(n for n in item.shape if n != 1) == tuple(n for n in shape if n != 1):
-                    return self.framework.to_numpy(item).reshape(shape)
+            if self.framework.is_tensor(item) and [n for n in item.shape if n != 1] == [n for n in shape if n != 1]:
+                return self.framework.to_numpy(item).reshape(shape)
         return None
 
     def _gradients(
         self, raw: Any, operands: dict[str, Any], upstream: Array, call: Call, wanted: tuple[str, ...]
     ) -> dict[str, Array | None]:
         """Gradients of the wanted operands; None for one that the output doesn't depend on by the framework's word."""
-        batch, heads, queries, width = upstream.shape
         laid = upstream
         exchanged = self.conventions.output_layout != "as the input"
         if exchanged:

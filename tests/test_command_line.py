@@ -1,0 +1,266 @@
+"""The command line: bad use gets one clear sentence and the right exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from attnlaws.cli import main
+
+RIGHT = """
+import torch
+def attention(q, k, v):
+    return torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, -1) @ v
+"""
+
+TARGETS = """
+import time, sys
+import numpy as np
+import torch
+
+def right(q, k, v):
+    return torch.softmax(q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5, -1) @ v
+
+def one_argument(x):
+    return x
+
+def needs_more(q, k, v, temperature):
+    return right(q, k, v)
+
+def returns_none(q, k, v):
+    return None
+
+def returns_scalar(q, k, v):
+    return q.sum()
+
+def raises(q, k, v):
+    raise ValueError("I never work")
+
+def raises_on_long(q, k, v):
+    if k.shape[-2] > 30:
+        raise IndexError("tile 31 is out of range")
+    return right(q, k, v)
+
+def hangs_on_three(q, k, v):
+    if q.shape[-2] == 3 and k.shape[-2] == 5 and hangs_on_three.armed:
+        while True:
+            time.sleep(0.01)
+    return right(q, k, v)
+hangs_on_three.armed = False
+
+def hangs(q, k, v):
+    hangs.calls += 1
+    while hangs.calls > 60:
+        time.sleep(0.01)
+    return right(q, k, v)
+hangs.calls = 0
+
+def prints(q, k, v):
+    print("noise " * 1000)
+    return right(q, k, v)
+
+def mutates(q, k, v):
+    q *= 1.5
+    return right(q / 1.5, k, v)
+
+def leaks(q, k, v, is_causal=False):
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    if is_causal:
+        scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(1), -torch.inf)
+    return torch.softmax(scores, -1) @ v
+
+def declines(q, k, v):
+    if q.shape[-1] % 4 == 1:
+        raise NotImplementedError("head size of this kind")
+    return right(q, k, v)
+
+not_callable = 3
+"""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(TARGETS)
+    (tmp_path / "broken_import.py").write_text("raise RuntimeError('no licence found')\n")
+    (tmp_path / "leaves.py").write_text("import sys; sys.exit(0)\n")
+    return tmp_path
+
+
+def check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    code = main(["check", *arguments])
+    out, err = capsys.readouterr()
+    return code, out, err
+
+
+@pytest.mark.parametrize(
+    ("target", "sentence"),
+    [
+        ("nowhere:attention", "there is no module 'nowhere'"),
+        ("torch.sdpaa", "did you mean 'torch.sdpa'?"),
+        ("no_such_file.py:attention", "there is no file no_such_file.py"),
+        ("mine.py:rigth", "did you mean 'right'?"),
+        ("broken_import.py:attention", "raises RuntimeError: no licence found"),
+        ("leaves.py:attention", "calls sys.exit(0)"),
+        ("mine.py:one_argument", "a target is a function of query, key and value"),
+        ("mine.py:needs_more", "requires temperature"),
+        ("mine.py:returns_none", "returned None"),
+        ("mine.py:returns_scalar", "returned shape ()"),
+        ("mine.py:raises", "ValueError: I never work"),
+        ("mine.py:not_callable", "is int, not a function"),
+    ],
+)
+def test_a_target_that_cannot_be_tried(
+    place: Path, capsys: pytest.CaptureFixture[str], target: str, sentence: str
+) -> None:
+    code, _, err = check(capsys, target, "--profile", "smoke")
+    last = err.strip().splitlines()[-1]
+    assert code == 3
+    assert last.startswith("attnlaws: ")
+    assert sentence in last
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("mine.py:right", "--laws", "causality.future-kays"), "did you mean 'causality.future-keys'?"),
+        (("mine.py:right", "--dtype", "float8"), "doesn't take float8"),
+    ],
+)
+def test_wrong_usage(
+    place: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], sentence: str
+) -> None:
+    code, _, err = check(capsys, *arguments)
+    assert code == 2
+    assert sentence in err
+
+
+def test_usage_that_argparse_sees(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert main(["check"]) == 2
+    assert main(["check", "torch.sdpa", "--budget", "soon"]) == 2
+    assert "'soon' is no time" in capsys.readouterr().err
+
+
+def test_a_right_function_without_options_is_green_and_says_what_was_compared(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = check(capsys, "mine.py:right", "--profile", "smoke")
+    assert code == 0, out
+    assert "zeros" in out
+    assert "takes no mask" in out
+    assert "elements compared" in out
+
+
+def test_printing_targets_stay_silent(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = check(capsys, "mine.py:prints", "--profile", "smoke", "--laws", "weights.oracle")
+    assert code == 0
+    assert "noise" not in out + err
+
+
+def test_a_crash_on_legal_input_is_shrunk_and_nothing_is_lost(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = check(capsys, "mine.py:raises_on_long", "--laws", "weights.oracle", "--laws", "weights.hull")
+    assert code == 1
+    assert "IndexError: tile 31 is out of range" in out
+    assert "Lk=31" in out
+
+
+def test_an_input_that_is_declined_is_not_a_break(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = check(capsys, "mine.py:declines", "--profile", "smoke", "--laws", "weights.oracle")
+    assert code == 0, out
+
+
+def test_a_hang_ends_with_the_budget_and_what_was_found_is_reported(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = check(capsys, "mine.py:hangs", "--budget", "3s")
+    assert code == 124
+    assert "TIME BUDGET ENDED FIRST" in out
+    assert "layout.result" in out
+
+
+def test_mutation_is_seen(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = check(capsys, "mine.py:mutates", "--profile", "smoke", "--laws", "conduct")
+    assert code == 1
+    assert "the call changes query in place" in out
+
+
+def test_a_failure_is_shrunk_pictured_replayed_and_shown_without_us(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, out, _ = check(capsys, "mine.py:leaks", "--laws", "causality.future-keys")
+    assert code == 1
+    assert "smallest witness   B=1 H=1 Lq=2 Lk=2 D=1 float32, causal" in out or "Lq=1 Lk=2 D=1 float32, causal" in out
+    assert "effective mask" in out
+    case = place / ".attnlaws" / "causality.future-keys.json"
+    assert json.loads(case.read_text())["law"] == "causality.future-keys"
+    assert main(["replay", str(case)]) == 1
+    assert "broken" in capsys.readouterr().out
+    assert main(["replay", str(case), "--target", "torch.sdpa"]) == 0
+    script = (place / ".attnlaws" / "causality.future-keys.py").read_text()
+    assert "attnlaws" not in script.split('"""', 2)[2]
+    with pytest.raises(SystemExit) as leaving:
+        exec(compile(script, "script", "exec"), {})
+    assert leaving.value.code == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("{", "is no JSON"),
+        ("[]", "not a case"),
+        ('{"attnlaws": 99}', "has format 99"),
+        ('{"attnlaws": 1, "law": "weights.oracle"}', "lacks 'problem'"),
+        ('{"attnlaws": 1, "law": "weights.oracle", "problem": {"heads": "two"}}', "heads = 'two' has the wrong type"),
+        ('{"attnlaws": 1, "law": "weights.oracle", "problem": {"haeds": 2}}', "unknown field 'haeds'"),
+        ('{"attnlaws": 1, "law": "weights.oracle", "problem": {"heads": 3, "kv_heads": 2}}', "no multiple"),
+        ('{"attnlaws": 1, "law": "weights.orcale", "problem": {}}', "doesn't exist here"),
+        ('{"attnlaws": 1, "law": "weights.oracle", "problem": {}}', "pass --target"),
+    ],
+)
+def test_a_corrupt_case(place: Path, capsys: pytest.CaptureFixture[str], text: str, sentence: str) -> None:
+    (place / "case.json").write_text(text)
+    assert main(["replay", "case.json"]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_missing_case(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["replay", "none.json"]) == 2
+    assert "can't be read" in capsys.readouterr().err
+
+
+def test_laws_are_listed_and_explained(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["laws"]) == 0
+    assert "causality.future-keys" in capsys.readouterr().out
+    assert main(["laws", "weights.shift"]) == 0
+    assert "q.(k + u) = q.k + q.u" in capsys.readouterr().out
+
+
+def test_configuration(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "pyproject.toml").write_text(
+        '[tool.attnlaws.targets.mine]\ntarget = "mine.py:right"\nconventions = { layout = "BHSD" }\n'
+        '[tool.attnlaws.targets.warm]\ntarget = "mine.py:needs_more"\narguments = { temperature = 1.0 }\n'
+    )
+    assert check(capsys, "mine", "--profile", "smoke", "--laws", "weights.oracle")[0] == 0
+    assert check(capsys, "warm", "--profile", "smoke", "--laws", "weights.oracle")[0] == 0
+    (place / "pyproject.toml").write_text('[tool.attnlaws.targets.mine]\ntarget = "mine.py:right"\nconvention = 1\n')
+    code, _, err = check(capsys, "mine")
+    assert code == 2
+    assert "did you mean 'conventions'?" in err
+    (place / "pyproject.toml").write_text(
+        '[tool.attnlaws.targets.mine]\ntarget = "mine.py:right"\nconventions = { layout = "HBSD" }\n'
+    )
+    code, _, err = check(capsys, "mine")
+    assert code == 2
+    assert "layout = 'HBSD' is not one of: BHSD, BSHD" in err
+
+
+def test_the_same_run_prints_the_same_report(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def text() -> str:
+        code, out, _ = check(capsys, "torch.sdpa", "--profile", "smoke")
+        assert code == 0, out
+        return out.rpartition(" in ")[0]
+
+    assert text() == text()

@@ -1,0 +1,117 @@
+"""The ledger, the impostors, the library's face and the plugin."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import attnlaws
+from attnlaws import api
+from attnlaws.laws.load import load_laws
+from attnlaws.run.check import run_checks
+
+pytest_plugins = ["pytester"]
+
+
+def zeros(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(*query.shape[:-1], value.shape[-1], dtype=query.dtype)
+
+
+def test_impostors_are_rejected_on_the_problems_of_the_run() -> None:
+    report = attnlaws.check(F.scaled_dot_product_attention, laws=["weights.oracle"])
+    assert report.exit_code == 0
+    assert set(report.impostors) == {
+        "zeros",
+        "mean of V",
+        "V itself",
+        "q itself",
+        "uniform weights",
+        "scale off by 1 %",
+        "last key dropped",
+        "not causal",
+    }
+    assert all(rejected > tried / 2 for tried, rejected in report.impostors.values())
+
+
+def test_a_run_that_cannot_tell_an_impostor_is_not_green() -> None:
+    report = attnlaws.check(F.scaled_dot_product_attention, laws=["conduct.repeatable"], profile="smoke")
+    assert report.exit_code == 0  # no impostor was tried, and none is claimed
+    blind = api.replace(report, impostors={"zeros": (3, 0)})
+    assert blind.exit_code == 4
+    assert "NOT REJECTED: zeros" in str(blind)
+
+
+def test_nothing_compared_is_exit_code_4() -> None:
+    report = attnlaws.check(F.scaled_dot_product_attention, laws=["weights.match-output"])
+    assert report.exit_code == 4
+    with pytest.raises(attnlaws.LawsBroken):
+        report.raise_for_failures()
+
+
+def test_raise_for_failures_says_what_broke() -> None:
+    with pytest.raises(attnlaws.LawsBroken, match="with q = 0 the output is not the mean"):
+        attnlaws.check(zeros, laws=["weights.uniform"], profile="smoke").raise_for_failures()
+
+
+def test_a_flickering_target_is_nondeterministic_not_flaky() -> None:
+    state = {"calls": 0}
+
+    def flickers(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        state["calls"] += 1
+        right = F.scaled_dot_product_attention(q, k, v)
+        return right * 2 if state["calls"] % 97 == 0 else right
+
+    report = attnlaws.check(flickers, laws=["weights.oracle"])
+    (verdict,) = report.verdicts
+    assert verdict.status in ("nondeterministic", "broken")
+    assert report.exit_code == 1
+
+
+def test_quick_tries_at_least_3000_problems_in_time() -> None:
+    target = api.target_of("torch.sdpa")
+    started = time.process_time()
+    report = run_checks(target)
+    seconds = time.process_time() - started
+    assert report.exit_code == 0, str(report)
+    assert report.problems >= 3000
+    assert seconds < 20.0
+
+
+def test_the_budget_leaves_every_law_its_share() -> None:
+    def slow(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.002)
+        return F.scaled_dot_product_attention(q, k, v)
+
+    report = attnlaws.check(slow, laws=["weights"], budget=8.0)
+    assert report.exit_code == 0, str(report)
+    assert report.seconds < 9.0
+
+
+@attnlaws.parametrize(F.scaled_dot_product_attention, laws=["weights.uniform", "causality.cutoff"], profile="smoke")
+def test_parametrize_gives_one_item_a_law(law) -> None:  # type: ignore[no-untyped-def]
+    law()
+
+
+def test_the_plugin_gives_one_item_a_law(pytester: pytest.Pytester, tmp_path: Path) -> None:
+    pytester.makepyfile(
+        mine="""
+        import torch
+        def no_scale(query, key, value):
+            return torch.softmax(query @ key.transpose(-1, -2), -1) @ value
+        """
+    )
+    done = pytester.runpytest_subprocess(
+        "--pyargs", "attnlaws", "--attn-target=mine.py:no_scale", "--attn-profile=smoke", "-q", "-p", "no:cacheprovider"
+    )
+    counts = done.parseoutcomes()
+    assert sum(counts.values()) == len(load_laws())
+    assert counts["failed"] >= 2
+    text = done.stdout.str()
+    assert "scores.default-scale" in text
+    assert "smallest witness" in text
+    assert "Traceback" not in text
+    assert (pytester.path / ".attnlaws" / "scores.default-scale.json").is_file()
