@@ -62,7 +62,7 @@ def with_storage_grads(precision: Precision, tile: int = 32) -> Precision:
 
 
 def _half(dtype: str) -> tuple[Precision, ...]:
-    """The three precisions of a 16-bit `dtype`, strictest first."""
+    """The four precisions of a 16-bit `dtype`, strictest first."""
     unit, tiny = UNIT_ROUNDOFF[dtype], UNDERFLOW[dtype]
     fused = Precision(
         "fused",
@@ -87,7 +87,13 @@ def _half(dtype: str) -> tuple[Precision, ...]:
         u_in=unit,
         note=f"as naive, and queries and keys multiplied by their share of the scale in {dtype}",
     )
-    return fused, naive, prescaled
+    stepwise = replace(
+        prescaled,
+        name="naive, softmax in steps",
+        u_probs=3 * unit,
+        note=f"as naive, and exponential, sum and quotient each stored in {dtype}",
+    )
+    return fused, naive, prescaled, stepwise
 
 
 def _single() -> tuple[Precision, ...]:
