@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from attnlaws.laws.law import law
-from attnlaws.laws.parts import take
-from attnlaws.laws.trial import Crashed, Trial, Unsuitable
-from attnlaws.problems.draw import Wants
+from attnlaws.laws.trial import Crashed, Trial
 
 
 @law("layout.result", "the result has the shape, dtype, device and type of its inputs, and memory of its own")
@@ -23,30 +19,6 @@ def test_result(trial: Trial) -> None:
     device = getattr(trial.target.framework, "device", "cpu").split(":")[0]
     trial.require(answer.device == device, f"the output is on {answer.device}, the inputs on {device}")
     trial.require(not answer.aliases, f"the output shares memory with {', '.join(answer.aliases)}")
-
-
-@law(
-    "layout.ranks",
-    "one sample without its batch axis gives the same",
-    applies=lambda t: (
-        None if t.conventions.layout == "BHSD" and t.conventions.output_layout == "as the input" else "has one rank"
-    ),
-    wants=Wants(grouped=False),
-    share=0.6,
-)
-def test_ranks(trial: Trial) -> None:
-    """o(q[0], k[0], v[0]) = o(q, k, v)[0] for inputs (H, L, D), where the target takes them: causal flag and mask too."""
-    call = take(trial.call, batch=slice(0, 1))
-    plain = trial.run(call).output
-    target = trial.target
-    trial.target = target.but(conventions=replace(target.conventions, layout="HSD"))
-    try:
-        answer = trial.run(call)
-    except Crashed as refusal:  # three axes are refused
-        raise Unsuitable from refusal
-    trial.agree(
-        answer.output, call, plain, call, "three axes (H, L, D) give another output than four", exact_hoped=True
-    )
 
 
 @law(

@@ -13,6 +13,7 @@ from attnlaws.run.check import run_checks
 WAITING = {
     "two_minima_overflow": "a row emptied by mask and causal flag together",
     "key_padding_on_rows_and_columns": "a mask and a key padding mask in one call",
+    "causal_off_in_rank_three": "inputs of three axes beside four: nothing says that a function claims them",
     "mask_without_gradient": "the gradient by an additive mask",
 }
 

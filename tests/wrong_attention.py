@@ -875,14 +875,6 @@ def bool_mask_added(s: Tensor, attn_mask: Mask, is_causal: bool) -> Tensor:
     return hide(s if attn_mask is None else s + attn_mask.to(s.dtype), None, is_causal)
 
 
-@wrong("weights.oracle", "mlverse/torch#1208", "mask")
-def float_mask_as_bool(s: Tensor, attn_mask: Mask, is_causal: bool) -> Tensor:
-    """A float mask is used with masked_fill: every non-zero is hidden; mlverse/torch#1208."""
-    if attn_mask is not None and attn_mask.dtype != torch.bool:
-        attn_mask = attn_mask == 0
-    return hide(s, attn_mask, is_causal)
-
-
 @wrong("masks.bool-is-additive", "mlwithme/TransformerTranslation#6", "mask")
 def polarity_by_rank(s: Tensor, attn_mask: Mask, is_causal: bool) -> Tensor:
     """A bool mask of rank 2 hides where True, of rank 4 where False; mlwithme/TransformerTranslation#6."""

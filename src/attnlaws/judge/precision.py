@@ -90,6 +90,7 @@ def _half(dtype: str) -> tuple[Precision, ...]:
     stepwise = replace(
         prescaled,
         name="naive, softmax in steps",
+        u_scores=2 * unit,
         u_probs=3 * unit,
         note=f"as naive, and exponential, sum and quotient each stored in {dtype}",
     )

@@ -127,4 +127,5 @@ def _variance(
     by_key = np.matmul(pull.swapaxes(-1, -2), query) * expanded
     by_query = np.matmul(pull, expanded) * query
     total += shared * float((by_key**2).sum() + (by_query**2).sum())
-    return total + (2.0 * precision.u_a * float((pull * exact.scaled).sum())) ** 2
+    constant = 2.0 * precision.u_a * float((pull * exact.scaled).sum())
+    return float(total + constant * constant)
