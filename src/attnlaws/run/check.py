@@ -88,7 +88,7 @@ def run_checks(
                 if out_of_time:
                     raise OutOfTime
                 now = time.monotonic()
-                share = 2.0 * (started + limit - now) / (len(chosen) - number)
+                share = (started + limit - now) / (len(chosen) - number)
                 verdicts.append(
                     run_law(
                         law,
