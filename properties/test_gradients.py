@@ -45,3 +45,101 @@ def test_oracle(trial: Trial) -> None:
             call=call,
             name=f"d{role}",
         )
+
+
+PADDED = Wants(
+    gradients=True,
+    causal=False,
+    masks=("padding-right", "padding-left", "first-half", "padding-right"),
+    bias=False,
+    regimes=("normal", "integer", "flat"),
+)
+
+
+def _upstream(trial: Trial) -> np.ndarray:  # type: ignore[type-arg]
+    return np.asarray(trial.rng.integers(-8, 9, (*trial.call.query.shape[:3], trial.call.value.shape[3])) / 4.0)
+
+
+@law(
+    "gradients.masked-are-zero",
+    "keys and values that are masked for all queries have no gradient",
+    wants=PADDED,
+    exact=True,
+    share=0.6,
+)
+def test_masked_are_zero(trial: Trial) -> None:
+    """w_ij = 0 for all i gives dk_j = 0 and dv_j = 0, exactly."""
+    trial.suitable(trial.call.visible is not None)
+    group = trial.problem.heads // trial.problem.kv_heads
+    shown = trial.allowed_pairs().any(2).reshape(trial.problem.batch, trial.problem.kv_heads, group, -1).any(2)
+    trial.suitable(bool((~shown).any()))
+    found = trial.run(upstream=_upstream(trial)).gradients
+    for role in ("key", "value"):
+        gradient = found[role]
+        if gradient is not None:
+            hidden = gradient[~shown]
+            trial.equal(
+                hidden, np.zeros_like(hidden), f"a masked {role} has a gradient", call=trial.call, name=f"d{role}"
+            )
+
+
+@law(
+    "gradients.rows-sum-zero",
+    "equal keys give no gradient by the query",
+    wants=Wants(gradients=True, regimes=("normal", "integer")),
+    share=0.6,
+)
+def test_rows_sum_zero(trial: Trial) -> None:
+    """sum_j ds_ij = 0 for every row, so with all keys equal to u, dq_i = scale (sum_j ds_ij) u = 0 to rounding."""
+    call = trial.call.but(key=np.repeat(trial.call.key[:, :, :1], trial.problem.keys, axis=2))
+    upstream = _upstream(trial)
+    gradient = trial.run(call, upstream=upstream).gradients["query"]
+    trial.suitable(gradient is not None)
+    assert gradient is not None
+    exact, grads = trial.exact(call), trial.exact_gradients(call, upstream)
+    factor = 2.0 if call.dtype == "float64" else 1.0
+    trial.within(
+        gradient,
+        np.zeros_like(gradient),
+        lambda p: factor * trial.gradient_bounds(call, upstream, grads, p, exact)[0],
+        "with all keys equal the query has a gradient: a row of score gradients doesn't sum to 0",
+        call=call,
+        name="dquery",
+    )
+
+
+@law(
+    "gradients.linear-in-upstream",
+    "twice the upstream gradient gives twice the gradients",
+    wants=Wants(gradients=True, regimes=("normal", "integer", "flat", "tied"), dtypes=("float32", "float64")),
+    share=0.6,
+)
+def test_linear_in_upstream(trial: Trial) -> None:
+    """dq, dk and dv are linear in do: a factor of 2 is exact, and a row of zeros contributes nothing."""
+    call, upstream = trial.call, _upstream(trial)
+    row = int(trial.rng.integers(0, trial.problem.queries))
+    upstream[:, :, row] = 0.0
+    once, twice = (trial.run(upstream=u).gradients for u in (upstream, 2 * upstream))
+    exact, grads = trial.exact(call), trial.exact_gradients(call, upstream)
+    for at, role in enumerate(("query", "key", "value")):
+        first, second = once[role], twice[role]
+        if first is None or second is None:
+            continue
+        trial.within(
+            second,
+            2 * first,
+            lambda p, at=at: 4 * trial.gradient_bounds(call, upstream, grads, p, exact)[at],  # type: ignore[misc]
+            f"twice the upstream gradient doesn't give twice d{role}",
+            call=call,
+            name=f"d{role}",
+        )
+    query = once["query"]
+    if query is not None:
+        dead = query[:, :, row]
+        trial.equal(
+            dead,
+            np.zeros_like(dead),
+            "an output row without upstream gradient has a gradient by its query",
+            call=call,
+            name="dquery",
+        )

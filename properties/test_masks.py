@@ -7,7 +7,7 @@ import numpy as np
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Broken, Crashed, Trial
 from attnlaws.problems.draw import Wants
-from attnlaws.problems.dtypes import round_to
+from attnlaws.problems.dtypes import LARGEST, round_to
 from attnlaws.targets.call import Array, Call
 from attnlaws.targets.target import Target
 
@@ -226,4 +226,50 @@ def test_softmax_then_renormalise(trial: Trial) -> None:
     trial.suitable(bool(np.isfinite(want).all()))
     trial.within(
         masked, want, allowed, "masking is not softmax, zero, renormalise", call=trial.one_hot(call), name="weight"
+    )
+
+
+@law(
+    "masks.additive-values",
+    "finite values of an additive mask are added to the scores",
+    wants=Wants(bias=True, masks=("none",), regimes=("normal", "flat", "integer", "tied")),
+)
+def test_additive_values(trial: Trial) -> None:
+    """w ~ exp(s + m): the least finite number and -1e4 mask, +5 and 1 favour, 0 changes nothing; one 0 in each row."""
+    call = trial.call
+    trial.suitable(call.bias is not None)
+    assert call.bias is not None
+    values = np.array([-LARGEST[call.dtype], -1e4, 5.0, 0.0, 1.0, -0.5])
+    bias = values[trial.rng.integers(0, len(values), call.bias.shape)]
+    bias[..., 0] = 0.0
+    biased = call.but(bias=round_to(bias, call.dtype))
+    trial.agrees_with_oracle(
+        trial.run(biased).output, biased, "finite values of an additive mask are not added to the scores"
+    )
+
+
+@law(
+    "masks.broadcast",
+    "a mask of any shape equals its expansion to (B, H, L, S)",
+    wants=Wants(masks=SOME_MASK, bias=False),
+    applies=lambda t: None if "BHLS" in t.abilities.mask_shapes else "takes no mask (B, H, L, S)",
+)
+def test_broadcast(trial: Trial) -> None:
+    """o(m) = o(m expanded): (L, S), (1, 1, L, S), (B, 1, L, S), (1, H, L, S), (B, 1, 1, S), with B = H and B = L on purpose."""
+    call = trial.call
+    trial.suitable(call.visible is not None and call.route != "padding")
+    assert call.visible is not None
+    full = call.but(visible=np.array(call.full(call.visible)))
+    trial.agree(
+        trial.run().output, call, trial.run(full).output, full, "a mask and its expansion differ", exact_hoped=True
+    )
+
+
+@law("scores.scale-not-on-mask", "an additive mask is not scaled", wants=Wants(bias=True, masks=("none",), min_keys=2))
+def test_scale_not_on_mask(trial: Trial) -> None:
+    """With q = 0 the scores are the mask alone: o = softmax(m) v, whatever the scale."""
+    trial.suitable(trial.call.bias is not None)
+    call = trial.call.but(query=np.zeros_like(trial.call.query))
+    trial.agrees_with_oracle(
+        trial.run(call).output, call, "with q = 0 the weights are not softmax(mask): the mask is scaled"
     )

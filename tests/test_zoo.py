@@ -38,10 +38,9 @@ def test_wrong_is_caught(wrong: Wrong) -> None:
 @pytest.mark.parametrize("right", RIGHT, ids=lambda r: r.name)
 def test_right_is_green(right: Right) -> None:
     target = api.target_of(right.function)
-    for seed in (1, 2):
-        report = run_checks(target, profile="smoke", seed=seed)
-        assert not report.failures, str(report)
-        assert report.exit_code == 0, str(report)
+    report = run_checks(target, profile="smoke", seed=1)
+    assert not report.failures, str(report)
+    assert report.exit_code == 0, str(report)
 
 
 def test_the_zoo_is_large_enough() -> None:

@@ -7,10 +7,13 @@ adapted; 4 nothing was really compared; 5 a fault of attnlaws itself; 124 the ti
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
+import tempfile
 import time
 import traceback
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command is None:
         parser.print_help()
         return USAGE
+    # Hypothesis keeps caches in the current folder; a command that checks code leaves nothing there but .attnlaws/.
+    os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempdir()) / "attnlaws-hypothesis"))
+    warnings.simplefilter("ignore")  # a target's warnings are not the report's
     return _guarded(options)
 
 

@@ -21,6 +21,7 @@ MARKS = {
     "broken": "✗",
     "crashed": "✗",
     "nondeterministic": "✗",
+    "fault": "!",
 }
 COLOURS = {
     "held": "32",
@@ -28,6 +29,7 @@ COLOURS = {
     "crashed": "31",
     "nondeterministic": "31",
     "could not tell": "33",
+    "fault": "35",
     "not applicable": "2",
 }
 

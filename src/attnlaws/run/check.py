@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from ..judge.precision import PROFILES
@@ -17,7 +19,7 @@ from ..problems.problem import Problem
 from ..targets.conventions import Abilities
 from ..targets.target import Target
 from .budget import deadline_alarm
-from .ledger import BROKEN, COULD_NOT_TELL, Report, Verdict
+from .ledger import BROKEN, COULD_NOT_TELL, FAULT, Report, Verdict
 from .one_law import Effort, OutOfTime, run_law, try_law
 
 PROFILES_OF_EFFORT = {
@@ -25,6 +27,7 @@ PROFILES_OF_EFFORT = {
     "full": (Effort(covering=350, drawn=250), 600.0),
     "soak": (Effort(covering=60, drawn=1000), 3600.0),
     "smoke": (Effort(covering=12, drawn=4), 60.0),
+    "glance": (Effort(covering=2, drawn=1), 60.0),
 }
 
 Progress = Callable[[str, int, int, int], None]
@@ -101,11 +104,19 @@ def run_checks(
                         tick=tick,
                     )
                 )
+            except Exception as error:
+                verdicts.append(Verdict(law.name, law.statement, FAULT, _told(error)))
             except OutOfTime:
                 out_of_time = True
                 verdicts.append(Verdict(law.name, law.statement, COULD_NOT_TELL, "the time budget ended first"))
     verdicts = _folded(verdicts, {law.name: law for law in chosen})
     return report()
+
+
+def _told(error: Exception) -> str:
+    """An unexpected error inside a law, with its place."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno}); please report this"
 
 
 def _ticker(progress: Progress | None, name: str, number: int, total: int) -> Callable[[int], None]:

@@ -10,6 +10,8 @@ from ..targets.target import Target
 
 HELD, BROKEN, CRASHED = "held", "broken", "crashed"
 NOT_APPLICABLE, COULD_NOT_TELL, NONDETERMINISTIC = "not applicable", "could not tell", "nondeterministic"
+#: the law itself failed: a fault of attnlaws, told as one, never blamed on the target
+FAULT = "fault"
 RED = (BROKEN, CRASHED, NONDETERMINISTIC)
 
 
@@ -65,9 +67,11 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 all laws held, 1 one is broken, 4 nothing was really compared, 124 out of time before the end."""
+        """0 all laws held, 1 one is broken, 4 nothing was compared, 5 a fault of ours, 124 out of time before the end."""
         if self.failures:
             return 1
+        if any(v.status == FAULT for v in self.verdicts):
+            return 5
         if self.out_of_time:
             return 124
         held = [v for v in self.verdicts if v.status == HELD]

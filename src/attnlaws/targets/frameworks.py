@@ -31,6 +31,9 @@ class Framework(Protocol):
     def kind_of(self, value: Any) -> str: ...
     def shares_memory(self, first: Any, second: Any) -> bool: ...
     def gradients(self, output: Any, inputs: list[Any], upstream: Any) -> list[Any | None]: ...
+    def refill(self, tensor: Any, values: Array) -> None: ...
+    def poison(self, shape: tuple[int, ...], dtype: str) -> None: ...
+    def global_state(self) -> dict[str, Any]: ...
 
 
 class NumpyFramework:
@@ -67,6 +70,19 @@ class NumpyFramework:
 
     def gradients(self, output: Any, inputs: list[Any], upstream: Any) -> list[Any | None]:
         raise NotImplementedError("NumPy has no gradients")
+
+    def refill(self, tensor: Any, values: Array) -> None:
+        """Other values in the same memory."""
+        tensor[...] = values
+
+    def poison(self, shape: tuple[int, ...], dtype: str) -> None:
+        """Leave NaN in memory that the allocator may hand out next."""
+        held = [np.full(shape, np.nan, dtype=dtype) for _ in range(4)]
+        del held
+
+    def global_state(self) -> dict[str, Any]:
+        """What a call must leave as it was."""
+        return {"numpy error handling": str(np.geterr()), "numpy random state": str(np.random.get_state())}
 
 
 class TorchFramework:
@@ -120,6 +136,29 @@ class TorchFramework:
 
     def gradients(self, output: Any, inputs: list[Any], upstream: Any) -> list[Any | None]:
         return list(self.torch.autograd.grad(output, inputs, upstream, allow_unused=True))
+
+    def refill(self, tensor: Any, values: Array) -> None:
+        """Other values in the same memory."""
+        with self.torch.no_grad():
+            tensor.copy_(self.torch.from_numpy(np.ascontiguousarray(values)))
+
+    def poison(self, shape: tuple[int, ...], dtype: str) -> None:
+        """Leave NaN in memory that the allocator may hand out next."""
+        made = getattr(self.torch, dtype)
+        held = [self.torch.full(shape, float("nan"), dtype=made, device=self.device) for _ in range(4)]
+        del held
+
+    def global_state(self) -> dict[str, Any]:
+        """What a call must leave as it was."""
+        torch = self.torch
+        return {
+            "torch random state": torch.get_rng_state().numpy().tobytes(),
+            "torch default dtype": str(torch.get_default_dtype()),
+            "torch threads": torch.get_num_threads(),
+            "torch grad mode": torch.is_grad_enabled(),
+            "torch deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
+            "torch matmul precision": torch.get_float32_matmul_precision(),
+        }
 
 
 def lay_out(values: NDArray[Any], view: str) -> NDArray[Any]:

@@ -69,6 +69,22 @@ class Target:
             answer = replace(answer, gradients=self._gradients(raw, operands, upstream, call, wanted))
         return answer
 
+    def refilled(self, call: Call, other: Call) -> Answer:
+        """The answer to `other` when its values are written into the very tensors of `call`, after a first call with those.
+
+        Both calls have the same sizes. Raises as a plain call does.
+        """
+        (positional, keywords), operands = self.arguments(call, (), False)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
+                self.function(*positional, **keywords)
+                for role, array in (("query", other.query), ("key", other.key), ("value", other.value)):
+                    self.framework.refill(operands[role], self.into_layout(array))
+                result = self.function(*positional, **keywords)
+        except Exception as error:
+            raise TargetRaised(error) from error
+        return self._read(result, other, operands)[0]
+
     # -- arguments ---------------------------------------------------------------------------------------------
 
     def arguments(
