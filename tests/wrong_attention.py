@@ -1333,7 +1333,7 @@ def noise_in_long_rows(w: Tensor, v: Tensor) -> Tensor:
 _MASKS: dict[tuple[int, ...], Tensor] = {}
 
 
-@wrong("layout.ranks", "vllm-project/vllm-ascend#2428")
+@wrong("masks.padding-is-absence", "vllm-project/vllm-ascend#2428")
 def mask_cached_by_shape(query: Tensor, key: Tensor, value: Tensor, attn_mask: Mask = None) -> Tensor:
     """A mask of a shape seen before is not read again; vllm-project/vllm-ascend#2428."""
     if attn_mask is not None and attn_mask.dtype == torch.bool:

@@ -109,9 +109,12 @@ def build(pick: Pick, wants: Wants, target_abilities: Abilities, conventions: Co
     mask, route, shape = _mask(pick, wants, a, conventions, causal)
     queries, keys = _lengths(pick, wants, a, conventions, causal, mask)
     long = max(queries, keys) > 40
-    batch = pick("batch", _at_least(wants.min_batch, (1, 2) if long else (1, 2, 3))) if a.batch else 1
+    large = min(queries, keys) > 70
+    batch = (
+        pick("batch", _at_least(wants.min_batch, (1,) if large else (1, 2) if long else (1, 2, 3))) if a.batch else 1
+    )
     heads, kv_heads = _heads(pick, wants, a, long)
-    head_dim = pick("head_dim", (4, 1, 8) if long else (1, 2, 3, 4, 5, 8, 16, 12, 64, 80))
+    head_dim = pick("head_dim", (4, 1, 8) if long else (1, 2, 3, 4, 5, 8, 16, 12, 64, 80, 128, 256))
     value_dim = head_dim if not a.value_width else pick("value_dim", (1, 2, 3, 6, head_dim))
     if not long and pick("coincide", (0, 0, 0, 1)):
         batch, queries, keys = _coincide(pick, wants, a, batch, heads, queries, keys)
@@ -196,6 +199,8 @@ def _lengths(
     """L and S: small worlds first, then tile edges on one side, then both, then decoding and one long row."""
     kinds = ("tiny", "tiny", "small") if wants.small else ("tiny", "small", "keys", "queries", "both", "decode", "long")
     kind = pick("lengths", kinds)
+    if kind == "long":
+        kind = pick("long", ("long",) * 7 + ("large",))
     tiny, small = (1, 2, 3, 4), (5, 7, 8, 9, 11, 13)
     options: dict[str, tuple[Sequence[int], Sequence[int]]] = {
         "tiny": (tiny, tiny),
@@ -205,6 +210,7 @@ def _lengths(
         "both": ((16, 17, 31, 33, 65), (17, 16, 33, 32, 65)),
         "decode": ((1,), (5, 8, *EDGES)),
         "long": ((3, 5), (200, 257, 513)),
+        "large": ((71, 130, 200), (72, 129, 201)),
     }
     queries = pick("queries", _at_least(wants.min_queries, options[kind][0]))
     keys = pick("keys", _at_least(wants.min_keys, options[kind][1]))
@@ -226,7 +232,7 @@ def _heads(pick: Pick, wants: Wants, a: Abilities, long: bool) -> tuple[int, int
     if not a.heads:
         return 1, 1
     if a.grouped and wants.grouped is not False and (wants.grouped or pick("grouped", (0, 0, 1))):
-        heads, kv_heads = pick("groups", ((4, 2), (6, 2), (6, 3), (3, 1), (8, 4)))
+        heads, kv_heads = pick("groups", ((4, 2), (6, 2), (6, 3), (3, 1), (8, 4), (16, 8)))
         return heads, kv_heads
     heads = pick("heads", _at_least(wants.min_heads, (1, 2) if long else (1, 2, 3, 5)))
     return heads, heads

@@ -161,7 +161,10 @@ def _picture(verdict: Verdict, target: Target) -> list[str]:
         seen = effective_mask(target, call, strict=True)
     except (TargetRaised, WrongResult):
         return []
-    truth = Trial(target, verdict.witness, Session(), Evidence()).allowed_pairs(call)
+    try:
+        truth = Trial(target, verdict.witness, Session(), Evidence()).allowed_pairs(call)
+    except ValueError:  # sizes that don't fit have no picture
+        return []
     different = (seen != truth).any((2, 3))
     if not different.any():
         return []

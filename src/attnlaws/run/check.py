@@ -27,7 +27,7 @@ PROFILES_OF_EFFORT = {
     "full": (Effort(covering=350, drawn=250), 600.0),
     "soak": (Effort(covering=60, drawn=1000), 3600.0),
     "smoke": (Effort(covering=12, drawn=4), 60.0),
-    "glance": (Effort(covering=2, drawn=1), 60.0),
+    "glance": (Effort(covering=1, drawn=1), 60.0),
 }
 
 Progress = Callable[[str, int, int, int], None]

@@ -109,8 +109,10 @@ class Target:
             given["weights"] = weights
         if self.signature.has("module"):
             given["module"] = _stand_in_module(call)
-        if "dropout" in self.signature.roles and self.signature.roles["dropout"].required:
+        if self.signature.has("dropout"):
             given["dropout"] = 0.0
+        if self.signature.has("training"):
+            given["training"] = False
         given.update(dict(call.extra))
         return self._placed(given), operands
 
