@@ -117,7 +117,7 @@ def build(pick: Pick, wants: Wants, target_abilities: Abilities, conventions: Co
     head_dim = pick("head_dim", (4, 1, 8) if long else (1, 2, 3, 4, 5, 8, 16, 12, 64, 80, 128, 256))
     value_dim = head_dim if not a.value_width else pick("value_dim", (1, 2, 3, 6, head_dim))
     if not long and pick("coincide", (0, 0, 0, 1)):
-        batch, queries, keys = _coincide(pick, wants, a, batch, heads, queries, keys)
+        batch, queries, keys = _coincide(pick, wants, a, (batch, heads, queries, keys), head_dim)
     bias_allowed = a.bias and route in ("additive", "bool") and (mask == "none" or route == "additive")
     if (
         causal
@@ -239,10 +239,13 @@ def _heads(pick: Pick, wants: Wants, a: Abilities, long: bool) -> tuple[int, int
 
 
 def _coincide(
-    pick: Pick, wants: Wants, a: Abilities, batch: int, heads: int, queries: int, keys: int
+    pick: Pick, wants: Wants, a: Abilities, sizes: tuple[int, int, int, int], head_dim: int
 ) -> tuple[int, int, int]:
-    """B = H, B = L or B = S on purpose: where a mask is broadcast along the wrong axis, nothing else shows it."""
-    which = pick("which", ("B=H", "B=L", "H=L"))
+    """B = H, B = L, H = L or S = D on purpose: where axes are taken for each other, nothing else shows it."""
+    batch, heads, queries, keys = sizes
+    which = pick("which", ("B=H", "B=L", "H=L", "S=D"))
+    if which == "S=D" and max(wants.min_keys, queries) <= head_dim <= 80 and a.rectangular and a.rectangular_causal:
+        return (batch, queries, head_dim) if wants.rectangular is not False else (batch, head_dim, head_dim)
     if which == "B=H" and a.batch and heads >= wants.min_batch:
         return heads, queries, keys
     if which == "B=L" and a.batch and 1 < queries <= 4:
