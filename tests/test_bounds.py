@@ -624,6 +624,6 @@ def test_tables() -> None:
         info = torch.finfo(kind)
         assert UNIT_ROUNDOFF[dtype] == info.eps / 2
         assert LARGEST[dtype] == info.max
-    assert [p.name for p in PROFILES["bfloat16"]] == ["fused", "naive", "naive, prescaled"]
+    assert [p.name for p in PROFILES["bfloat16"]] == ["fused", "naive", "naive, prescaled", "naive, softmax in steps"]
     assert [p.device for p in PROFILES["float32"]] == ["any", "cuda"]
     assert with_storage_grads(PROFILES["float16"][0]).grad_tile == 32
