@@ -10,8 +10,13 @@ from attnlaws.laws.law import law
 from attnlaws.laws.trial import Trial
 from attnlaws.problems.draw import Wants
 from attnlaws.problems.dtypes import round_to
+from attnlaws.targets.target import Target
 
 MILD = ("normal", "flat", "integer", "tied")
+
+
+def _lengths_may_differ(target: Target) -> str | None:
+    return None if target.abilities.rectangular else "takes equal lengths only"
 
 
 @law("weights.oracle", "the output equals softmax(scale q k^T + mask) v", basis=("layout.result",), share=3.0)
@@ -211,11 +216,15 @@ def test_key_permutation(trial: Trial) -> None:
     trial.agree(trial.run(moved).output, moved, trial.run().output, call, "permuting the keys moves the output")
 
 
-@law("weights.query-rows", "an output row depends on its own query alone", wants=Wants(causal=False, min_queries=2))
+@law(
+    "weights.query-rows",
+    "an output row depends on its own query alone",
+    wants=Wants(causal=False, min_queries=2),
+    applies=_lengths_may_differ,
+)
 def test_query_rows(trial: Trial) -> None:
     """o_i is a function of q_i, K and V: a subset of the queries gives the same rows, and so does one query alone."""
     call, queries = trial.call, trial.problem.queries
-    trial.suitable(trial.abilities.rectangular)
     whole = trial.run().output
     for count in {1, int(trial.rng.integers(1, queries + 1))}:
         rows = np.sort(trial.rng.permutation(queries)[:count])
@@ -235,11 +244,15 @@ def test_query_rows(trial: Trial) -> None:
         )
 
 
-@law("weights.duplicate-keys", "a key given twice weighs as two keys", wants=Wants(causal=False))
+@law(
+    "weights.duplicate-keys",
+    "a key given twice weighs as two keys",
+    wants=Wants(causal=False),
+    applies=_lengths_may_differ,
+)
 def test_duplicate_keys(trial: Trial) -> None:
     """Every key given twice changes nothing; one key given twice weighs as that key with log 2 added to its scores."""
     call = trial.call
-    trial.suitable(trial.abilities.rectangular)
     pairs = np.repeat(np.arange(trial.problem.keys), 2)
 
     def take(array: np.ndarray | None, columns: np.ndarray) -> np.ndarray | None:  # type: ignore[type-arg]

@@ -10,7 +10,7 @@ from typing import Any
 from .report.case import FOLDER, write_case
 from .report.script import write_script
 from .run.check import run_checks, select
-from .run.ledger import LawsBroken, Report
+from .run.ledger import HELD, NOT_APPLICABLE, Report
 from .targets.address import load_target
 from .targets.conventions import declared
 from .targets.probe import adapt
@@ -70,9 +70,8 @@ class _OneLaw:
         self.name, self._target, self._profile, self._seed = name, target, profile, seed
 
     def __call__(self) -> None:
-        report = check_one(self._target(), self.name, profile=self._profile, seed=self._seed)
-        if report.failures:
-            raise LawsBroken(str(report))
+        __tracebackhide__ = True
+        conclude(check_one(self._target(), self.name, profile=self._profile, seed=self._seed))
 
     def __repr__(self) -> str:
         return f"<law {self.name}>"
@@ -93,6 +92,24 @@ def parametrize(target: Any, *, laws: Sequence[str] | None = None, profile: str 
     return pytest.mark.parametrize(
         "law", [_OneLaw(law.name, once, profile, seed) for law in chosen], ids=[law.name for law in chosen]
     )
+
+
+def conclude(report: Report, folder: Path | None = None) -> None:
+    """End a pytest item as the report on its one law ends: fail with the block, skip what is not applicable."""
+    __tracebackhide__ = True
+    import pytest
+
+    from .report.terminal import failure_block
+
+    (verdict,) = report.verdicts
+    if verdict.red:
+        pytest.fail(failure_block(verdict, save_failures(report, folder)), pytrace=False)
+    if verdict.status == NOT_APPLICABLE:
+        pytest.skip(f"not applicable: {verdict.reason}")
+    if verdict.status != HELD:
+        pytest.fail(f"{verdict.status}: {verdict.reason}", pytrace=False)
+    if report.undetected:
+        pytest.fail(f"held, but so would these impostors: {', '.join(report.undetected)}", pytrace=False)
 
 
 def check_one(target: Target, law: str, *, profile: str = "quick", seed: int = 0) -> Report:

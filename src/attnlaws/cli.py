@@ -14,8 +14,9 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 OK, BROKEN, USAGE, NO_TARGET, NOTHING, FAULT, TIMEOUT = 0, 1, 2, 3, 4, 5, 124
@@ -34,10 +35,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Hypothesis keeps caches in the current folder; a command that checks code leaves nothing there but .attnlaws/.
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempdir()) / "attnlaws-hypothesis"))
     warnings.simplefilter("ignore")  # a target's warnings are not the report's
-    return _guarded(options)
+    return _told(partial(options.run, options))
 
 
-def _guarded(options: argparse.Namespace) -> int:
+def _told(job: Callable[[], int]) -> int:
     """Every known error is one sentence and its exit code; an unknown one is a fault of ours, shown whole."""
     from .problems.problem import CorruptCase
     from .run.check import UnknownLaw
@@ -46,7 +47,7 @@ def _guarded(options: argparse.Namespace) -> int:
     from .targets.signature import CannotAdapt
 
     try:
-        return int(options.run(options))
+        return int(job())
     except (NoSuchTarget, CannotAdapt) as error:
         print(f"attnlaws: {error}", file=sys.stderr)
         return NO_TARGET
@@ -132,7 +133,7 @@ def _check(options: argparse.Namespace) -> int:
     from .run.check import select
 
     select(options.laws)  # an unknown law is told before anything is imported for minutes
-    codes = [_check_one(options, name) for name in options.targets]
+    codes = [_told(partial(_check_one, options, name)) for name in options.targets]
     return next((code for code in (BROKEN, FAULT, NO_TARGET, USAGE, TIMEOUT, NOTHING) if code in codes), OK)
 
 

@@ -70,7 +70,7 @@ def attention_law(request: pytest.FixtureRequest, _attention_targets: dict[str, 
         report = api.check_one(
             target, law.name, profile=config.getoption("attn_profile"), seed=config.getoption("attn_seed")
         )
-        _conclude(report, Path(str(config.rootpath)))
+        api.conclude(report, Path(str(config.rootpath)) / ".attnlaws")
 
     return attempt
 
@@ -85,19 +85,3 @@ def _adapted(name: str, device: str) -> Target:
         return api.target_of(name, device=device)
     except (NoSuchTarget, CannotAdapt, BadConfiguration, UnknownChoice) as error:
         raise pytest.UsageError(f"attnlaws: {error}") from error
-
-
-def _conclude(report: Any, root: Path) -> None:
-    __tracebackhide__ = True
-    from . import api
-    from .report.terminal import failure_block
-    from .run.ledger import COULD_NOT_TELL, NOT_APPLICABLE
-
-    (verdict,) = report.verdicts
-    if verdict.red:
-        saved = api.save_failures(report, root / ".attnlaws")
-        pytest.fail(failure_block(verdict, saved), pytrace=False)
-    if verdict.status == NOT_APPLICABLE:
-        pytest.skip(f"not applicable: {verdict.reason}")
-    if verdict.status == COULD_NOT_TELL:
-        pytest.fail(f"could not tell: {verdict.reason}", pytrace=False)

@@ -73,6 +73,7 @@ def run_checks(
     Raises UnknownLaw, and ValueError for a dtype that the target doesn't take.
     """
     chosen = select(laws)
+    _known_precisions(target)
     target = _only_dtypes(target, dtypes)
     effort, limit = PROFILES_OF_EFFORT[profile]
     limit = budget if budget is not None else limit
@@ -124,6 +125,14 @@ def _ticker(progress: Progress | None, name: str, number: int, total: int) -> Ca
     if progress is None:
         return lambda judged: None
     return lambda judged: progress(name, number, total, judged)
+
+
+def _known_precisions(target: Target) -> None:
+    """Raise ValueError where a declared precision is not in the closed list of its dtype."""
+    for dtype, name in target.declared_precision.items():
+        known = [p.name for p in PROFILES[dtype]]
+        if name not in known:
+            raise ValueError(f"precision of {dtype} = {name!r} is not one of: {', '.join(known)}")
 
 
 def _only_dtypes(target: Target, dtypes: Sequence[str] | None) -> Target:

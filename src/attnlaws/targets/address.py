@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from . import presets
+from .call import ROUTES
 from .conventions import UnknownChoice, declared
+from .names import NAMES
 from .probe import adapt
 from .signature import CannotAdapt
 from .target import Target
@@ -168,6 +170,18 @@ def _settings(name: str, values: Any) -> Settings:
                 f"{where} has an unknown key {key!r}; known: {', '.join(_KEYS)}"
                 + (f"; did you mean {near[0]!r}?" if near else "")
             )
+    for key in ("names", "conventions", "arguments", "precision"):
+        if not isinstance(values.get(key, {}), dict):
+            raise BadConfiguration(f"{where} {key} = {values[key]!r} must be a table")
+    for key, known in (("names", tuple(NAMES)), ("precision", ("float64", "float32", "bfloat16", "float16"))):
+        for item in values.get(key, {}):
+            if item not in known:
+                raise BadConfiguration(f"{where} {key} has {item!r}; possible: {', '.join(known)}")
+    routes = values.get("routes", [])
+    if not isinstance(routes, list) or not set(routes) <= set(ROUTES):
+        raise BadConfiguration(f"{where} routes = {routes!r} must be a list of: {', '.join(ROUTES)}")
+    if values.get("framework", "torch") not in ("torch", "numpy"):
+        raise BadConfiguration(f"{where} framework = {values['framework']!r} is not one of: torch, numpy")
     try:
         conventions = declared(values.get("conventions", {}))
     except UnknownChoice as error:
