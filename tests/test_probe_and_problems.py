@@ -100,6 +100,31 @@ def test_a_declared_convention_that_the_target_contradicts_is_a_break() -> None:
     assert report.exit_code == 1
 
 
+@pytest.mark.parametrize(
+    ("convention", "choice"),
+    [
+        ("zero_scale", "refused"),
+        ("finite_mask", "masks unless 0"),
+        ("alignment", "bottom-right"),
+        ("mask_means", "masked"),
+        ("causal", "always"),
+        ("empty_bool", "nan"),
+    ],
+)
+def test_sdpa_contradicts_what_is_declared_wrongly(convention: str, choice: str) -> None:
+    math = api.target_of("torch.sdpa[math]").function
+    report = api.check(math, laws=["conventions"], conventions={convention: choice})
+    assert report.exit_code == 1
+    assert f"{convention} is declared {choice!r}" in str(report)
+
+
+def test_a_right_declaration_is_green() -> None:
+    right = {"layout": "BHSD", "alignment": "top-left", "mask_means": "attend"}
+    report = api.check(torch.nn.functional.scaled_dot_product_attention, laws=["conventions"], conventions=right)
+    assert report.exit_code == 0
+    assert "(declared)" in str(report)
+
+
 def test_the_table_of_conventions_is_closed() -> None:
     with pytest.raises(UnknownChoice, match="unknown convention 'masks'"):
         declared({"masks": "x"})

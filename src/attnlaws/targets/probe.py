@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from .call import ROUTES, Array, BoolArray, Call, TargetRaised, WrongResult
-from .conventions import Abilities, Conventions
+from .conventions import Conventions
 from .frameworks import frameworks_to_try
 from .recover import recover_weights
 from .signature import CannotAdapt, understand
@@ -43,20 +43,40 @@ def adapt(
     refusals: list[str] = []
     candidates = [f for f in frameworks_to_try(function, device) if framework in (None, f.name)]
     for candidate in candidates:
-        target = Target(
+        bare = Target(
             name,
             function,
             candidate,
             signature,
-            Conventions().found("declared", **(declared or {})),
             fixed=fixed or {},
             declared_precision=precision or {},
         )
-        target = target.but(abilities=Abilities(value_width=True))
+        target = bare.but(
+            conventions=Conventions().found("declared", **(declared or {})), declared=tuple(declared or ())
+        )
         found = _find_layout(target, refusals)
         if found is not None:
-            return _probe(found, routes)
-    raise CannotAdapt(f"{name} can't be called as attention; it answered {refusals[0] if refusals else 'nothing'}")
+            found = _probe(found, routes)
+            return found.but(contradicted=_contradicted(bare, declared, routes)) if declared else found
+    raise CannotAdapt(
+        f"{name} can't be called as attention: {refusals[0] if refusals else 'it gave nothing'}; if it takes other axes, "
+        "sizes or results, wrap it in a function (query, key, value) of its own"
+    )
+
+
+def _contradicted(
+    bare: Target, declared: Mapping[str, str], routes: tuple[str, ...] | None
+) -> dict[str, tuple[str, str]]:
+    """Declared conventions of which the probe, left to itself, is sure to see another choice: name -> (declared, seen)."""
+    alone = _find_layout(bare, [])
+    if alone is None:
+        return {}
+    seen = _probe(alone, routes).conventions
+    return {
+        name: (choice, str(getattr(seen, name)))
+        for name, choice in declared.items()
+        if seen.known.get(name) in ("probed", "signature") and getattr(seen, name) != choice
+    }
 
 
 # -- layout ------------------------------------------------------------------------------------------------------
@@ -76,7 +96,8 @@ def _find_layout(target: Target, refusals: list[str]) -> Target | None:
                 if "output_layout" in declared and output != target.conventions.output_layout:
                     continue
                 how = {"layout": layout, "output_layout": output}
-                tried = target.but(conventions=target.conventions.found("probed", **how))
+                free = {name: choice for name, choice in how.items() if declared.get(name) != "declared"}
+                tried = target.but(conventions=target.conventions.found("probed", **free))
                 score = _layout_score(tried, refusals)
                 if score is not None and (best is None or score > best[0] + 1e-6):
                     best = (score, tried)

@@ -29,6 +29,9 @@ class Target:
     abilities: Abilities = field(default_factory=Abilities)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     declared_precision: Mapping[str, str] = field(default_factory=dict)
+    #: conventions that were declared, and those among them of which the probe saw something else
+    declared: tuple[str, ...] = ()
+    contradicted: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     #: how to find the target again in another process; None where it was given as an object
     address: str | None = None
 
