@@ -57,7 +57,10 @@ def _generic(trial: Trial) -> Call:
     rng = trial.rng
     batch = 2 if trial.abilities.batch else 1
     heads = 2 if trial.abilities.heads else 1
-    length, size = int(rng.choice([64, 96])), int(rng.choice([32, 64]))
+    taken = trial.abilities.head_dims
+    sizes = [n for n in (32, 64) if not taken or n in taken] or [n for n in taken if 16 <= n <= 128]
+    trial.suitable(bool(sizes))
+    length, size = int(rng.choice([64, 96])), int(rng.choice(sizes))
 
     def draw() -> np.ndarray:  # type: ignore[type-arg]
         return round_to(rng.standard_normal((batch, heads, length, size)), trial.call.dtype)

@@ -37,7 +37,8 @@ def test_score_variance(trial: Trial) -> None:
     With one query and two keys, log(w_1 / w_0) / sqrt(2) = s q.(k_1 - k_0) / sqrt(2) has the law of one scaled score.
     Pairs are disjoint, hence independent. First look and confirmation: a false alarm has probability 1.7e-8.
     """
-    dim = 16
+    taken = trial.abilities.head_dims
+    dim = 16 if not taken or 16 in taken else taken[-1]
 
     def sample(stage: int) -> Estimate:
         rng = np.random.Generator(np.random.Philox(key=[trial.problem.seed, 100 + stage]))

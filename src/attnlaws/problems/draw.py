@@ -81,6 +81,7 @@ class Wants:
             or (self.scale is True and p.scale is None)
             or (self.grouped is True and p.heads == p.kv_heads)
             or p.dtype not in a.dtypes
+            or (bool(a.head_dims) and not {p.head_dim, p.value_dim} <= set(a.head_dims))
             or (self.dtypes is not None and p.dtype not in self.dtypes)
             or p.regime not in self.regimes
             or (not a.value_width and p.head_dim != p.value_dim)
@@ -114,8 +115,8 @@ def build(pick: Pick, wants: Wants, target_abilities: Abilities, conventions: Co
         pick("batch", _at_least(wants.min_batch, (1,) if large else (1, 2) if long else (1, 2, 3))) if a.batch else 1
     )
     heads, kv_heads = _heads(pick, wants, a, long)
-    head_dim = pick("head_dim", (4, 1, 8) if long else (1, 2, 3, 4, 5, 8, 16, 12, 64, 80, 128, 256))
-    value_dim = head_dim if not a.value_width else pick("value_dim", (1, 2, 3, 6, head_dim))
+    head_dim = pick("head_dim", _allowed((4, 1, 8) if long else (1, 2, 3, 4, 5, 8, 16, 12, 64, 80, 128, 256), a))
+    value_dim = head_dim if not a.value_width else pick("value_dim", _allowed((1, 2, 3, 6, head_dim), a))
     if not long and pick("coincide", (0, 0, 0, 1)):
         batch, queries, keys = _coincide(pick, wants, a, (batch, heads, queries, keys), head_dim)
     bias_allowed = a.bias and route in ("additive", "bool") and (mask == "none" or route == "additive")
@@ -150,6 +151,13 @@ def build(pick: Pick, wants: Wants, target_abilities: Abilities, conventions: Co
         pick("regime", wants.regimes),
         pick("seed", range(1 << 16)),
     )
+
+
+def _allowed(sizes: Sequence[int], a: Abilities) -> Sequence[int]:
+    """The head sizes among these that the target takes, or the smallest that it takes."""
+    if not a.head_dims:
+        return sizes
+    return [n for n in sizes if n in a.head_dims] or list(a.head_dims[:2])
 
 
 def _at_least(minimum: int, options: Sequence[int]) -> Sequence[int]:

@@ -182,5 +182,7 @@ class Abilities:
     gradients: bool = False
     mask_gradient: bool = False
     weights: bool = False
+    #: the head sizes that are taken; empty where any is
+    head_dims: tuple[int, ...] = ()
     views: tuple[str, ...] = ()
     refusals: dict[str, str] = field(default_factory=dict)

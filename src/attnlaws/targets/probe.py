@@ -54,7 +54,7 @@ def adapt(
         target = bare.but(
             conventions=Conventions().found("declared", **(declared or {})), declared=tuple(declared or ())
         )
-        found = _find_layout(target, refusals)
+        found = _find_restricted(target, refusals)
         if found is not None:
             found = _probe(found, routes)
             return found.but(contradicted=_contradicted(bare, declared, routes)) if declared else found
@@ -68,7 +68,7 @@ def _contradicted(
     bare: Target, declared: Mapping[str, str], routes: tuple[str, ...] | None
 ) -> dict[str, tuple[str, str]]:
     """Declared conventions of which the probe, left to itself, is sure to see another choice: name -> (declared, seen)."""
-    alone = _find_layout(bare, [])
+    alone = _find_restricted(bare, [])
     if alone is None:
         return {}
     seen = _probe(alone, routes).conventions
@@ -80,6 +80,30 @@ def _contradicted(
 
 
 # -- layout ------------------------------------------------------------------------------------------------------
+
+
+#: dtypes and head sizes tried where plain float32 with a head size of 4 is refused: what kernels restrict themselves to
+_RESTRICTED = (
+    ("float32", 4),
+    ("float32", 64),
+    ("float32", 128),
+    ("float64", 4),
+    ("bfloat16", 64),
+    ("bfloat16", 128),
+    ("float16", 64),
+    ("float16", 128),
+)
+
+
+def _find_restricted(target: Target, refusals: list[str]) -> Target | None:
+    """The layout, found with the first dtype and head size that the target takes."""
+    for dtype, head_dim in _RESTRICTED:
+        if dtype in target.framework.dtypes:
+            narrowed = replace(target.abilities, dtypes=(dtype,), head_dims=(head_dim,))
+            found = _find_layout(target.but(abilities=narrowed), refusals)
+            if found is not None:
+                return found
+    return None
 
 
 def _find_layout(target: Target, refusals: list[str]) -> Target | None:
@@ -110,7 +134,8 @@ def _layout_score(target: Target, refusals: list[str]) -> float | None:
     """How well the output with q = 0 correlates with a mean (or running mean) of V over the length axis."""
     batch = 2 if target.conventions.layout in ("BHSD", "BSHD", "BSD") else 1
     heads = 3 if target.conventions.layout in ("BHSD", "BSHD", "SHD", "HSD") else 1
-    call = _call(batch, heads, 3, 3, 4, 4, seed=11)
+    size = target.abilities.head_dims[0]
+    call = _call(batch, heads, 3, 3, size, size, seed=11, dtype=target.abilities.dtypes[0])
     call = call.but(query=np.zeros_like(call.query))
     try:
         output = target(call).output
@@ -172,8 +197,14 @@ def _call(
 def _base(target: Target, queries: int, keys: int, **changes: Any) -> Call:
     """A small call that fits the target's abilities."""
     a = target.abilities
-    call = _call(2 if a.batch else 1, 3 if a.heads else 1, queries, keys, 8, 8, seed=5, dtype=a.dtypes[0])
+    size = _size(target)
+    call = _call(2 if a.batch else 1, 3 if a.heads else 1, queries, keys, size, size, seed=5, dtype=a.dtypes[0])
     return call.but(**changes)
+
+
+def _size(target: Target) -> int:
+    """A head size that the target takes: 8, or the next larger one."""
+    return next((n for n in target.abilities.head_dims if n >= 8), 8)
 
 
 def _accepts(target: Target, call: Call) -> str | None:
@@ -196,23 +227,64 @@ def _sizes(target: Target) -> Target:
     layout = target.conventions.layout
     target = _with(target, batch=layout in ("BHSD", "BSHD", "BSD"), heads=layout in ("BHSD", "BSHD", "SHD", "HSD"))
     batch, heads = (2 if target.abilities.batch else 1), (4 if target.abilities.heads else 1)
-    width = _accepts(target, _call(batch, heads, 3, 3, 4, 6))
-    rectangular = _accepts(target, _call(batch, heads, 3, 5, 4, 4))
-    refusals = {"Dv != D": width, "Lq != Lk": rectangular}
+    target, refusals = _head_dims(target, batch, heads)
+    size, dtype = _size(target), target.abilities.dtypes[0]
+    other = next((n for n in reversed(target.abilities.head_dims) if n != size), size + 2)
+    width = _accepts(target, _call(batch, heads, 3, 3, size, other, dtype=dtype))
+    rectangular = _accepts(target, _call(batch, heads, 3, 5, size, size, dtype=dtype))
+    refusals |= {"Dv != D": width, "Lq != Lk": rectangular}
+    _one_head_is_one_head(target)
     grouped = heads == 4 and (target.signature.has("grouped") or target.signature.has("module"))
     if heads == 4 and not grouped:
         # Without a flag grouped heads are taken only where the output depends on them as it must.
         grouped = _groups_work(target)
     elif grouped:
-        refusals["Hkv < H"] = _accepts(target, _call(batch, 4, 3, 3, 4, 4, kv=2))
+        refusals["Hkv < H"] = _accepts(target, _call(batch, 4, 3, 3, size, size, kv=2, dtype=dtype))
         grouped = refusals["Hkv < H"] is None
     return _with(target, refusals, value_width=width is None, rectangular=rectangular is None, grouped=grouped)
+
+
+_HEAD_DIMS = (1, 2, 3, 4, 5, 8, 12, 16, 32, 64, 80, 128, 256)
+
+
+def _head_dims(target: Target, batch: int, heads: int) -> tuple[Target, dict[str, str | None]]:
+    """Which head sizes are taken, and what is said of the first that is not."""
+    dtype = target.abilities.dtypes[0]
+    answers = {n: _accepts(target, _call(batch, heads, 3, 3, n, n, dtype=dtype)) for n in _HEAD_DIMS}
+    taken = tuple(n for n, refusal in answers.items() if refusal is None)
+    if len(taken) == len(_HEAD_DIMS):
+        return _with(target, head_dims=()), {}
+    first = next(n for n, refusal in answers.items() if refusal is not None)
+    return _with(target, head_dims=taken or target.abilities.head_dims), {f"head size {first}": answers[first]}
+
+
+def _one_head_is_one_head(target: Target) -> None:
+    """Raise CannotAdapt where the last axis of a (B, L, D) function holds several heads, which a plain call can't show.
+
+    A needle in the first channel decides the whole row of one head, but leaves the last channel of a second head alone.
+    """
+    if target.conventions.layout not in ("BSD", "SD"):
+        return
+    call = _base(target, 3, 3)
+    query, key = np.zeros_like(call.query), np.zeros_like(call.key)
+    query[..., 0], key[:, :, 1, 0] = 16.0, 16.0
+    try:
+        row = target(call.but(query=query, key=key)).output[0, 0, 2]
+    except _FAILS:
+        return
+    value = call.value[0, 0]
+    decided, mean = value[1], value.mean(0)
+    if abs(row[0] - decided[0]) < 0.02 and abs(row[-1] - mean[-1]) < 0.02 < abs(decided[-1] - mean[-1]):
+        raise CannotAdapt(
+            f"{target.name} takes (B, L, E) and splits E into heads itself; wrap it in a function of (B, H, L, D) arrays"
+        )
 
 
 def _groups_work(target: Target) -> bool:
     """Whether H = 4 queries with Hkv = 2 are answered at all, by an output of the right shape."""
     try:
-        target(_call(2 if target.abilities.batch else 1, 4, 3, 3, 4, 4, kv=2))
+        size, dtype = _size(target), target.abilities.dtypes[0]
+        target(_call(2 if target.abilities.batch else 1, 4, 3, 3, size, size, kv=2, dtype=dtype))
     except _FAILS:
         return False
     return True
@@ -234,7 +306,7 @@ def _dtypes(target: Target) -> Target:
 
 def _viewed(target: Target, view: str) -> Call:
     call = _base(target, 3, 3)
-    return call.but(dtype="float32", views=(("query", view), ("key", view), ("value", view)))
+    return call.but(views=(("query", view), ("key", view), ("value", view)))
 
 
 def effective_mask(target: Target, call: Call, *, strict: bool = False) -> BoolArray:
