@@ -83,6 +83,7 @@ def test_past_matters(trial: Trial) -> None:
         dtypes=("float32", "float64"),
     ),
     exact=True,
+    basis=("causality.future-keys", "causality.past-matters"),
 )
 def test_jacobian(trial: Trial) -> None:
     """d o_i / d k_j = 0 and d o_i / d v_j = 0 for every j that i may not see; d o_i / d v_j = w_ij > 0 otherwise."""
@@ -130,6 +131,7 @@ def _no_more_than_rounding(
     "the causal flag equals the explicit mask of its alignment",
     wants=CAUSAL,
     applies=_needs_flag_and_mask,
+    basis=("causality.future-keys", "causality.past-matters"),
 )
 def test_flag_is_triangle(trial: Trial) -> None:
     """o(causal) = o(mask = [j <= i + offset]), offset 0 (top-left) or S - L (bottom-right), for L != S both ways."""
@@ -180,6 +182,7 @@ def test_flag_and_mask(trial: Trial) -> None:
     "causality.cutoff",
     "the first n rows are what the first n tokens alone give",
     wants=Wants(causal=True, masks=("none",), rectangular=False, min_queries=2, bias=False),
+    basis=("causality.future-keys", "causality.past-matters"),
 )
 def test_cutoff(trial: Trial) -> None:
     """o(x_1..x_L)[:n] = o(x_1..x_n) for causal attention with equal lengths."""

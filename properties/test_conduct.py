@@ -67,8 +67,9 @@ def test_global_state(trial: Trial) -> None:
 def test_whole_output(trial: Trial) -> None:
     """Memory freed just before the call holds NaN: an element that is never written shows it."""
     batch, heads, _, queries, _, _, width = trial.call.sizes
+    clean = trial.run().output
     trial.target.framework.poison((batch, heads, queries, width), trial.call.dtype)
-    trial.agrees_with_oracle(trial.run().output, trial.call, "an element of the output is never written")
+    trial.equal(trial.run().output, clean, "an element of the output is never written", call=trial.call)
 
 
 @law(

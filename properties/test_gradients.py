@@ -13,8 +13,8 @@ from attnlaws.problems.draw import Wants
     "gradients.oracle",
     "dq, dk and dv are the derivatives of softmax(scale q k^T + mask) v",
     wants=Wants(gradients=True, regimes=("normal", "peaked", "integer", "flat", "tied")),
-    basis=("weights.oracle",),
     share=2.0,
+    basis=("weights.oracle",),
 )
 def test_oracle(trial: Trial) -> None:
     """dv = w^T do; ds = w (do v^T - sum_c do o); dq = scale ds k; dk = scale ds^T q, within the computed bound.
@@ -66,6 +66,7 @@ def _upstream(trial: Trial) -> np.ndarray:  # type: ignore[type-arg]
     wants=PADDED,
     exact=True,
     share=0.6,
+    basis=("gradients.oracle", "weights.oracle"),
 )
 def test_masked_are_zero(trial: Trial) -> None:
     """w_ij = 0 for all i gives dk_j = 0 and dv_j = 0, exactly."""
@@ -88,6 +89,7 @@ def test_masked_are_zero(trial: Trial) -> None:
     "equal keys give no gradient by the query",
     wants=Wants(gradients=True, regimes=("normal", "integer")),
     share=0.6,
+    basis=("gradients.oracle", "weights.oracle"),
 )
 def test_rows_sum_zero(trial: Trial) -> None:
     """sum_j ds_ij = 0 for every row, so with all keys equal to u, dq_i = scale (sum_j ds_ij) u = 0 to rounding."""
@@ -113,6 +115,7 @@ def test_rows_sum_zero(trial: Trial) -> None:
     "twice the upstream gradient gives twice the gradients",
     wants=Wants(gradients=True, regimes=("normal", "integer", "flat", "tied"), dtypes=("float32", "float64")),
     share=0.6,
+    basis=("gradients.oracle", "weights.oracle"),
 )
 def test_linear_in_upstream(trial: Trial) -> None:
     """dq, dk and dv are linear in do: a factor of 2 is exact, and a row of zeros contributes nothing."""

@@ -28,7 +28,7 @@ def test_split(trial: Trial) -> None:
         )
 
 
-@law("heads.permutation", "permuting the heads permutes the output", wants=Wants(min_heads=2))
+@law("heads.permutation", "permuting the heads permutes the output", wants=Wants(min_heads=2), basis=("heads.split",))
 def test_permutation(trial: Trial) -> None:
     """o(q[:, p], k[:, p], v[:, p]) = o(q, k, v)[:, p]; whole groups move together where heads are grouped."""
     group = trial.problem.heads // trial.problem.kv_heads
@@ -51,6 +51,7 @@ def test_permutation(trial: Trial) -> None:
     "a head depends on its own query, key and value alone",
     exact=True,
     wants=Wants(min_heads=2, grouped=False),
+    basis=("heads.split",),
 )
 def test_independence(trial: Trial) -> None:
     """Replacing everything of head h leaves the output of all other heads as it was, bit for bit."""

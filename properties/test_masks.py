@@ -23,6 +23,7 @@ def _two_forms(target: Target) -> str | None:
     "a boolean mask equals the mask of 0 and -inf",
     wants=Wants(masks=SOME_MASK, routes=("bool",), bias=False),
     applies=_two_forms,
+    basis=("masks.sensitivity",),
 )
 def test_bool_is_additive(trial: Trial) -> None:
     """o(bool mask m) = o(additive mask log m), log 1 = 0 and log 0 = -inf."""
@@ -54,6 +55,7 @@ def test_bool_is_additive(trial: Trial) -> None:
         regimes=("normal", "flat", "tied", "integer", "offset"),
     ),
     applies=lambda t: None if t.abilities.rectangular else "takes equal lengths only",
+    basis=("masks.sensitivity",),
 )
 def test_padding_is_absence(trial: Trial) -> None:
     """o(K, V, mask) = o(K without the masked keys, V likewise), whatever the masked keys hold; each sample by itself."""
@@ -161,6 +163,7 @@ def _finite_gradients(trial: Trial, empty: np.ndarray) -> None:  # type: ignore[
 @law(
     "masks.sensitivity",
     "an option that is taken changes the result where it must",
+    basis=("causality.future-keys",),
     wants=Wants(regimes=("normal", "peaked", "integer", "needle")),
     applies=lambda t: None if t.abilities.routes or t.abilities.causal or t.abilities.scale else "takes no option",
 )
@@ -191,7 +194,9 @@ def test_sensitivity(trial: Trial) -> None:
         moved = np.abs(output - trial.run(plain).output)
         trial.evidence.add(int(must.sum()), 0.0)
         if not (moved[must] > slack[must]).any():
-            raise Broken(f"{option} is accepted, then ignored: the output is the same without it", call=call)
+            raise Broken(
+                f"{option} makes no difference on this input, where it must: accepted, then ignored", call=call
+            )
 
 
 @law(
@@ -205,6 +210,7 @@ def test_sensitivity(trial: Trial) -> None:
         if t.abilities.routes or t.abilities.causal
         else "takes neither mask nor causal flag"
     ),
+    basis=("masks.sensitivity", "causality.future-keys", "weights.oracle"),
 )
 def test_softmax_then_renormalise(trial: Trial) -> None:
     """w'_ij = m_ij w_ij / sum_k m_ik w_ik are the masked weights, w the unmasked: the identity behind causal masking."""
@@ -234,6 +240,7 @@ def test_softmax_then_renormalise(trial: Trial) -> None:
     "masks.additive-values",
     "finite values of an additive mask are added to the scores",
     wants=Wants(bias=True, masks=("none",), regimes=("normal", "flat", "integer", "tied")),
+    basis=("scores.scale-not-on-mask", "weights.oracle"),
 )
 def test_additive_values(trial: Trial) -> None:
     """w ~ exp(s + m): the least finite number and -1e4 mask, +5 and 1 favour, 0 changes nothing; one 0 in each row."""
@@ -254,6 +261,7 @@ def test_additive_values(trial: Trial) -> None:
     "a mask of any shape equals its expansion to (B, H, L, S)",
     wants=Wants(masks=SOME_MASK, bias=False),
     applies=lambda t: None if "BHLS" in t.abilities.mask_shapes else "takes no mask (B, H, L, S)",
+    basis=("masks.sensitivity",),
 )
 def test_broadcast(trial: Trial) -> None:
     """o(m) = o(m expanded): (L, S), (1, 1, L, S), (B, 1, L, S), (1, H, L, S), (B, 1, 1, S), with B = H and B = L on purpose."""

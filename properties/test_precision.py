@@ -21,8 +21,8 @@ RMS = 1.2
     "scores.precision",
     "the errors are those of rounding: none is a trace of another formula",
     wants=Wants(masks=("none",), bias=False, scale=False, regimes=("normal",), grouped=False, small=True),
-    basis=("weights.oracle",),
     share=0.12,
+    basis=("weights.oracle",),
 )
 def test_precision(trial: Trial) -> None:
     """|e| <= min(W, 6 sigma), rms(e / sigma) <= 1.2, and no named alternative fits e by more than 8 standard errors.

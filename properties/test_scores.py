@@ -54,6 +54,7 @@ def test_default_scale(trial: Trial) -> None:
     "scores.scale-argument",
     "a scale given acts as that scale",
     wants=Wants(scale=True, regimes=("normal", "integer", "peaked", "tied")),
+    basis=("scores.default-scale", "weights.row-stochastic"),
 )
 def test_scale_argument(trial: Trial) -> None:
     """o(q, k; c) = o(c q, k; 1) for c a power of two; negative c and c = 0 too, where the target computes them."""
@@ -76,6 +77,7 @@ def test_scale_argument(trial: Trial) -> None:
     "scores.magnitude",
     "scores of 1e4 give finite outputs and the row of the largest score",
     wants=Wants(regimes=("huge", "needle"), bias=False),
+    basis=("scores.default-scale", "weights.row-stochastic", "causality.future-keys", "causality.past-matters"),
 )
 def test_magnitude(trial: Trial) -> None:
     """softmax(s) = softmax(s - max s): no overflow at |s| = 1e4, and a key ahead by a wide gap takes the whole row."""

@@ -19,7 +19,25 @@ def _lengths_may_differ(target: Target) -> str | None:
     return None if target.abilities.rectangular else "takes equal lengths only"
 
 
-@law("weights.oracle", "the output equals softmax(scale q k^T + mask) v", basis=("layout.result",), share=3.0)
+@law(
+    "weights.oracle",
+    "the output equals softmax(scale q k^T + mask) v",
+    share=3.0,
+    basis=(
+        "layout.result",
+        "scores.default-scale",
+        "weights.row-stochastic",
+        "causality.future-keys",
+        "causality.past-matters",
+        "masks.sensitivity",
+        "scores.scale-argument",
+        "scores.scale-not-on-mask",
+        "heads.grouped",
+        "heads.split",
+        "batch.slices",
+        "scores.magnitude",
+    ),
+)
 def test_oracle(trial: Trial) -> None:
     """o_i = sum_j softmax_j(s q_i.k_j + m_ij) v_j, within the rounding that the precision allows.
 
@@ -65,6 +83,7 @@ def _largest(lse: np.ndarray) -> float:  # type: ignore[type-arg]
     exact=True,
     applies=lambda t: None if t.abilities.routes or t.abilities.causal else "takes neither mask nor causal flag",
     wants=Wants(bias=False, masks=("random", "padding-right", "padding-left", "banded", "first-half")),
+    basis=("masks.sensitivity", "causality.future-keys"),
 )
 def test_masked_are_zero(trial: Trial) -> None:
     """w_ij = 0 where (i, j) is masked, also where every visible score of the row is far below the fill of the mask.
@@ -87,7 +106,9 @@ def test_masked_are_zero(trial: Trial) -> None:
     trial.require(bool(np.isfinite(weights).all()), "the weights of a row with visible keys are not finite", one_hot)
 
 
-@law("weights.hull", "each output coordinate lies between the least and the largest visible V")
+@law(
+    "weights.hull", "each output coordinate lies between the least and the largest visible V", basis=("weights.oracle",)
+)
 def test_hull(trial: Trial) -> None:
     """min_j v_jc <= o_ic <= max_j v_jc over the visible keys j, since o is a weighted mean of them."""
     exact = trial.exact()
@@ -110,6 +131,7 @@ def test_hull(trial: Trial) -> None:
     "weights.match-output",
     "the weights that are returned, times V, give the output",
     applies=lambda t: None if t.abilities.weights else "returns no weights",
+    basis=("weights.oracle",),
 )
 def test_match_output(trial: Trial) -> None:
     """w v = o for the weights w that the target hands out, and asking for them changes nothing."""
@@ -130,7 +152,9 @@ def test_match_output(trial: Trial) -> None:
     )
 
 
-@law("weights.uniform", "q = 0 gives the mean of the visible V rows", wants=Wants(bias=False))
+@law(
+    "weights.uniform", "q = 0 gives the mean of the visible V rows", wants=Wants(bias=False), basis=("weights.oracle",)
+)
 def test_uniform(trial: Trial) -> None:
     """q = 0 makes all visible scores equal, so o_i = mean of v_j over the keys that i sees."""
     call = trial.call.but(query=np.zeros_like(trial.call.query))
@@ -147,7 +171,12 @@ def test_uniform(trial: Trial) -> None:
     )
 
 
-@law("weights.argmax", "a dominating key gives its V row", wants=Wants(bias=False, regimes=("normal", "integer")))
+@law(
+    "weights.argmax",
+    "a dominating key gives its V row",
+    wants=Wants(bias=False, regimes=("normal", "integer")),
+    basis=("weights.oracle",),
+)
 def test_argmax(trial: Trial) -> None:
     """Where one visible key's score exceeds the others by a gap g, |o - v_j| <= (S - 1) e^-g range(V): each key in turn."""
     call, keys = trial.call, trial.problem.keys
@@ -171,7 +200,7 @@ def test_argmax(trial: Trial) -> None:
         )
 
 
-@law("weights.value-linear", "the output is linear in V", wants=Wants(regimes=MILD))
+@law("weights.value-linear", "the output is linear in V", wants=Wants(regimes=MILD), basis=("weights.oracle",))
 def test_value_linear(trial: Trial) -> None:
     """o(V1 + 2 V2) = o(V1) + 2 o(V2), with small integers so that the sum is exact in every dtype."""
     call = trial.call
@@ -187,7 +216,12 @@ def test_value_linear(trial: Trial) -> None:
     )
 
 
-@law("weights.shift", "adding one vector to all keys changes nothing", wants=Wants(regimes=("integer", "tied")))
+@law(
+    "weights.shift",
+    "adding one vector to all keys changes nothing",
+    wants=Wants(regimes=("integer", "tied")),
+    basis=("weights.oracle",),
+)
 def test_shift(trial: Trial) -> None:
     """q.(k + u) = q.k + q.u: each row of scores moves by a constant, which the softmax doesn't see."""
     call = trial.call
@@ -202,6 +236,7 @@ def test_shift(trial: Trial) -> None:
     "weights.key-permutation",
     "permuting keys, values and mask columns together changes nothing",
     wants=Wants(causal=False, min_keys=2),
+    basis=("weights.oracle",),
 )
 def test_key_permutation(trial: Trial) -> None:
     """sum_j w_ij v_j does not depend on the order of the keys."""
@@ -221,6 +256,7 @@ def test_key_permutation(trial: Trial) -> None:
     "an output row depends on its own query alone",
     wants=Wants(causal=False, min_queries=2),
     applies=_lengths_may_differ,
+    basis=("weights.oracle",),
 )
 def test_query_rows(trial: Trial) -> None:
     """o_i is a function of q_i, K and V: a subset of the queries gives the same rows, and so does one query alone."""
@@ -249,6 +285,7 @@ def test_query_rows(trial: Trial) -> None:
     "a key given twice weighs as two keys",
     wants=Wants(causal=False),
     applies=_lengths_may_differ,
+    basis=("weights.oracle",),
 )
 def test_duplicate_keys(trial: Trial) -> None:
     """Every key given twice changes nothing; one key given twice weighs as that key with log 2 added to its scores."""

@@ -30,6 +30,7 @@ PAIRS = 65_536
         None if t.abilities.batch and t.abilities.rectangular else "takes no batch of one query and two keys"
     ),
     share=0.001,
+    basis=("scores.default-scale", "weights.row-stochastic"),
 )
 def test_score_variance(trial: Trial) -> None:
     """Var(q.k) = D, so s = 1/sqrt(D) gives scores of variance D s^2 = 1: Vaswani et al. 2017, footnote 4.

@@ -160,10 +160,12 @@ def _report(
 def _folded(verdicts: list[Verdict], laws: dict[str, Law]) -> list[Verdict]:
     """Root causes first: a break of a law whose basis is broken too is folded under it."""
     broken = {v.law for v in verdicts if v.status == BROKEN}
-    return [
-        replace(v, under=next((b for b in laws[v.law].basis if b in broken), None)) if v.status == BROKEN else v
-        for v in verdicts
-    ]
+
+    def root(name: str) -> str:
+        basis = next((b for b in laws[name].basis if b in broken), None)
+        return name if basis is None else root(basis)
+
+    return [replace(v, under=root(v.law) if root(v.law) != v.law else None) if v.law in broken else v for v in verdicts]
 
 
 def replay(law: Law, target: Target, problem: Problem) -> Broken | Crashed | None:
