@@ -118,6 +118,8 @@ def test_empty_row(trial: Trial) -> None:
     trial.suitable(bool(empty.any()))
     output = trial.run().output
     convention = trial.empty_row(call)
+    # A finite fill added to the scores swallows them only below half its last place: 16 at the end of float16.
+    trial.suitable(convention != "uniform" or float(np.abs(exact.scaled).max(initial=0.0)) < 15.0)
     rest = np.where(empty[..., None], exact.output, output)
     trial.agrees_with_oracle(rest, call, "a row without visible keys changes other rows", exact)
     known = trial.conventions.known.get(f"empty_{call.route}", "")

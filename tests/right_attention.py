@@ -541,3 +541,24 @@ RIGHT += [
     ),
     Right("lambda_sdpa", lambda q, k, v: F.scaled_dot_product_attention(q, k, v), "a lambda without options"),
 ]
+
+
+@right("an additive fill of the least finite number: a row that is all masked is nearly the mean of V")
+def additive_finfo_min(query: Tensor, key: Tensor, value: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    """A (B, S) mask of 1 and 0, as transformers' models take it, turned into an additive one."""
+    s = query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5
+    if attention_mask is not None:
+        if attention_mask.shape != (query.shape[0], key.shape[2]):
+            raise ValueError("attention_mask must be (batch, key_length)")
+        s = s + (1.0 - attention_mask)[:, None, None, :] * torch.finfo(s.dtype).min
+    return torch.softmax(s, -1) @ value
+
+
+@right("float32 only, head sizes that are multiples of 8 only")
+def restricted_kernel(query: Tensor, key: Tensor, value: Tensor, is_causal: bool = False) -> Tensor:
+    """Refuses what it doesn't take with clear errors."""
+    if query.shape[-1] % 8 or value.shape[-1] % 8:
+        raise ValueError("head_dim must be a multiple of 8")
+    if query.dtype != torch.float32:
+        raise TypeError("float32 only")
+    return F.scaled_dot_product_attention(query, key, value, is_causal=is_causal)

@@ -18,6 +18,7 @@ from attnlaws.problems.problem import CorruptCase, Problem
 from attnlaws.problems.values import call_of, causal_triangle, tensors
 from attnlaws.run.minimise import minimise
 from attnlaws.targets.conventions import TABLE, Abilities, Conventions, UnknownChoice, declared
+from attnlaws.targets.signature import CannotAdapt
 
 FULL = Abilities(
     dtypes=("float32", "bfloat16"),
@@ -188,3 +189,39 @@ def test_a_problem_that_makes_no_sense_is_refused() -> None:
         Problem(heads=3, kv_heads=2)
     with pytest.raises(CorruptCase, match="negative"):
         Problem(keys=-1)
+
+
+def test_a_padding_mask_under_the_name_of_a_mask_is_found() -> None:
+    from right_attention import additive_finfo_min
+
+    target = api.target_of(additive_finfo_min)
+    assert target.abilities.routes == ("padding",)
+    assert target.abilities.padding_numbers
+    assert target.conventions.padding_means == "attend"
+
+
+def test_restricted_head_sizes_are_found_and_said() -> None:
+    from right_attention import restricted_kernel
+
+    target = api.target_of(restricted_kernel)
+    assert target.abilities.head_dims == (8, 16, 32, 64, 80, 128, 256)
+    assert target.abilities.dtypes == ("float32",)
+    assert "head_dim must be a multiple of 8" in api.card(target)
+
+
+def test_options_without_a_law_are_named() -> None:
+    def attention(q, k, v, window_size=None, block_size=64):  # type: ignore[no-untyped-def]
+        return attend(q, k, v)
+
+    assert api.target_of(attention).untried == ("window_size", "block_size")
+
+
+def test_heads_inside_the_last_axis_are_told() -> None:
+    def two_heads(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        if q.dim() != 3:
+            raise ValueError("three axes")
+        q, k, v = (x.unflatten(-1, (2, -1)).transpose(1, 2) for x in (q, k, v))
+        return torch.nn.functional.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+    with pytest.raises(CannotAdapt, match="splits E into heads itself"):
+        api.target_of(two_heads)

@@ -73,6 +73,8 @@ def card(target: Target, precision: dict[str, str] | None = None) -> str:
     ]
     lines.append("takes       " + ", ".join(takes))
     lines += [f"doesn't take {what}: {why}" for what, why in abilities.refusals.items()]
+    if target.untried:
+        lines.append(f"no law tries {', '.join(target.untried)}")
     if target.signature.assumed:
         lines.append(f"assumed     {target.signature.assumed}, by position")
     return "\n".join(lines) + "\n"

@@ -182,6 +182,8 @@ class Abilities:
     gradients: bool = False
     mask_gradient: bool = False
     weights: bool = False
+    #: a key padding mask is given as numbers 1 and 0, not as booleans
+    padding_numbers: bool = False
     #: the head sizes that are taken; empty where any is
     head_dims: tuple[int, ...] = ()
     views: tuple[str, ...] = ()

@@ -429,6 +429,8 @@ def _masks(target: Target, declared_routes: tuple[str, ...] | None) -> Target:
             if works:
                 routes.append(route)
                 usable = tuple(s for s in usable if s in taken)
+    if not routes and target.signature.has("mask") and not target.signature.has("padding"):
+        target = _mask_is_padding(target)
     if target.signature.has("padding") and "padding" in wanted:
         target, works = _padding(target, mask)
         routes += ["padding"] if works else []
@@ -510,10 +512,21 @@ def _finite_mask(target: Target, mask: BoolArray, shape: str) -> Target:
     return target.but(conventions=target.conventions.found("probed", finite_mask=choice))
 
 
+def _mask_is_padding(target: Target) -> Target:
+    """A mask parameter that takes no (L, S) shape takes (B, S), perhaps: `attention_mask` in transformers' models."""
+    roles = {("padding" if role == "mask" else role): parameter for role, parameter in target.signature.roles.items()}
+    tried = target.but(signature=replace(target.signature, roles=roles))
+    mask = _MASK if target.abilities.rectangular else _SQUARE
+    return tried if _padding(tried, mask)[1] else target
+
+
 def _padding(target: Target, mask: BoolArray) -> tuple[Target, bool]:
+    """Whether a (B, S) mask is taken, as booleans or as 1 and 0, and which of them masks."""
     call = _mask_call(target, "padding", mask, "B11S")
     if _accepts(target, call) is not None:
-        return target, False
+        target = _with(target, padding_numbers=True)
+        if _accepts(target, call) is not None:
+            return target, False
     if "padding_means" not in target.conventions.known:
         truth = call.full(call.visible) if call.visible is not None else np.ones(1)
         distances = {}

@@ -27,10 +27,11 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """Roles found in a signature: role -> parameter. `assumed` says what was taken by position."""
+    """Roles found in a signature: role -> parameter. `assumed` says what was taken by position, `unknown` is left at its default."""
 
     roles: Mapping[str, Parameter]
     assumed: str = ""
+    unknown: tuple[str, ...] = ()
 
     def has(self, role: str) -> bool:
         """Whether the target has a parameter of this role."""
@@ -114,7 +115,7 @@ def understand(
             f"the target requires {', '.join(left)}, and attnlaws doesn't know what that is; name it under "
             f"[tool.attnlaws.targets.NAME] as names = {{ role = {left[0]!r} }}, or wrap the target"
         )
-    return Signature(roles, assumed)
+    return Signature(roles, assumed, tuple(p.name for p in unknown))
 
 
 def _assume(roles: dict[str, Parameter], unknown: list[Parameter]) -> str:

@@ -144,7 +144,13 @@ class Target:
             elif route == "padding":
                 means = self.conventions.padding_means
                 row = np.broadcast_to(visible, (call.sizes[0], 1, 1, call.sizes[4]))[:, 0, 0, :]
-                given["padding"] = self.framework.boolean(row if means == "attend" else ~row)
+                shown = row if means == "attend" else ~row
+                numbers = self.abilities.padding_numbers
+                given["padding"] = (
+                    self.framework.tensor(shown.astype(np.float64), call.dtype)
+                    if numbers
+                    else self.framework.boolean(shown)
+                )
             elif route == "keep":
                 given["mask"] = self.framework.tensor(self._mask_shape(visible.astype(np.float64), call), call.dtype)
             else:
@@ -158,6 +164,22 @@ class Target:
             operands["bias"] = tensor
             given["bias" if self.bias_has_own_parameter else "mask"] = tensor
         return given
+
+    @property
+    def untried(self) -> tuple[str, ...]:
+        """Parameters that no law tries: options without a law yet, unknown ones, and those whose every use is refused."""
+        a, c = self.abilities, self.conventions
+        used = {
+            "mask": bool(set(a.routes) - {"padding"}),
+            "bias": a.bias,
+            "padding": "padding" in a.routes,
+            "causal": c.causal == "flag",
+            "scale": a.scale,
+        }
+        without = ("window", "softcap", "alibi", "sinks", "dropout", "training")
+        roles = self.signature.roles
+        names = [roles[role].name for role in roles if role in without or not used.get(role, True)]
+        return (*names, *self.signature.unknown)
 
     @property
     def bias_has_own_parameter(self) -> bool:
