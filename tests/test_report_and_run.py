@@ -52,6 +52,13 @@ def test_nothing_compared_is_exit_code_4() -> None:
         report.raise_for_failures()
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("name", ["torch.sdpa", "attnlaws.reference.attention:attention"])
+def test_the_laws_hold_on_cuda(name: str) -> None:
+    report = attnlaws.check(name, device="cuda", profile="smoke")
+    assert report.exit_code == 0, str(report)
+
+
 def test_raise_for_failures_says_what_broke() -> None:
     with pytest.raises(attnlaws.LawsBroken, match="with q = 0 the output is not the mean"):
         attnlaws.check(zeros, laws=["weights.uniform"], profile="smoke").raise_for_failures()

@@ -231,6 +231,7 @@ class Trial:
                     self.session.precision[call.dtype] = self.session.precision.get(call.dtype, 0) + step
                 self.evidence.add(got.size, ratio)
                 return
+        self.evidence.add(got.size, ratio if np.isfinite(ratio) else 0.0)
         place = f"{name}[{', '.join(map(str, index))}]"
         raise Broken(
             what, got=float(got[index]), want=float(want[index]), allowed=limit, where=place, call=call, index=index

@@ -38,6 +38,7 @@ def render(report: Report, *, colour: bool = False, verbose: bool = False) -> st
     """The whole report. The same run gives the same text, but for the seconds."""
     parts = [card(report.target, report.precision), ledger(report, colour=colour, verbose=verbose)]
     parts += [failure_block(v, report) for v in report.failures if v.under is None]
+    parts.append(diagnosis(report))
     parts.append(proof(report))
     parts.append(summary(report))
     return "\n".join(part for part in parts if part)
@@ -183,6 +184,14 @@ def side_by_side(seen: NDArray[np.bool_], truth: NDArray[np.bool_], where: str =
         label = f"effective mask{where}" if i == 0 else ""
         lines.append(f"    {label:<18} {left}      {'expected  ' if i == 0 else ' ' * 10}{right}")
     return lines
+
+
+def diagnosis(report: Report) -> str:
+    """What the target does instead."""
+    if report.diagnosis is None:
+        return ""
+    words, fix = report.diagnosis
+    return f"reads like   {words}\nfix          {fix}\n"
 
 
 def proof(report: Report) -> str:

@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
+from ..faults.diagnose import diagnose
 from ..judge.precision import PROFILES
 from ..laws.law import Law
 from ..laws.load import load_laws
@@ -110,14 +111,27 @@ def run_checks(
             except OutOfTime:
                 out_of_time = True
                 verdicts.append(Verdict(law.name, law.statement, COULD_NOT_TELL, "the time budget ended first"))
-    verdicts = _folded(verdicts, {law.name: law for law in chosen})
-    return report()
+        verdicts = _folded(verdicts, {law.name: law for law in chosen})
+        found = report()
+        if found.failures and not out_of_time:
+            found = replace(found, diagnosis=_diagnosis(target, verdicts, seed))
+    return found
 
 
 def _told(error: Exception) -> str:
     """An unexpected error inside a law, with its place."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     return f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno}); please report this"
+
+
+def _diagnosis(target: Target, verdicts: list[Verdict], seed: int) -> tuple[str, str] | None:
+    """What the target does instead, where its broken laws are about values."""
+    witnesses = tuple(v.witness for v in verdicts if v.status == BROKEN and v.witness is not None)
+    try:
+        found = diagnose(target, seed=seed, witnesses=witnesses) if witnesses else None
+    except OutOfTime:
+        return None
+    return None if found is None else (str(found), found.fault.fix)
 
 
 def _ticker(progress: Progress | None, name: str, number: int, total: int) -> Callable[[int], None]:

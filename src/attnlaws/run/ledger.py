@@ -49,6 +49,8 @@ class Report:
     seconds: float
     out_of_time: bool = False
     files: dict[str, tuple[str, str]] = field(default_factory=dict)
+    #: what the target does instead, and the fix, where a named fault reproduces it
+    diagnosis: tuple[str, str] | None = None
 
     @property
     def failures(self) -> tuple[Verdict, ...]:

@@ -123,7 +123,8 @@ def _find_layout(target: Target, refusals: list[str]) -> Target | None:
                 free = {name: choice for name, choice in how.items() if declared.get(name) != "declared"}
                 tried = target.but(conventions=target.conventions.found("probed", **free))
                 score = _layout_score(tried, refusals)
-                if score is not None and (best is None or score > best[0] + 1e-6):
+                clear = score is not None and score > 0.99
+                if score is not None and (best is None or (clear and score > best[0] + 1e-6)):
                     best = (score, tried)
         if best is not None:  # four axes that are answered are meant, even where the answer is wrong
             return best[1]
@@ -132,20 +133,30 @@ def _find_layout(target: Target, refusals: list[str]) -> Target | None:
 
 def _layout_score(target: Target, refusals: list[str]) -> float | None:
     """How well the output with q = 0 correlates with a mean (or running mean) of V over the length axis."""
+    score = _one_layout_score(target, 3, 3, refusals)
+    if score is None or target.conventions.layout in ("BSD", "SD"):
+        return score
+    # Where heads and length differ, a transposed merge can't pass for another layout.
+    other = _one_layout_score(target, 2, 4, refusals)
+    return score if other is None else min(score, other)
+
+
+def _one_layout_score(target: Target, heads: int, length: int, refusals: list[str]) -> float | None:
     batch = 2 if target.conventions.layout in ("BHSD", "BSHD", "BSD") else 1
-    heads = 3 if target.conventions.layout in ("BHSD", "BSHD", "SHD", "HSD") else 1
+    heads = heads if target.conventions.layout in ("BHSD", "BSHD", "SHD", "HSD") else 1
     size = target.abilities.head_dims[0]
-    call = _call(batch, heads, 3, 3, size, size, seed=11, dtype=target.abilities.dtypes[0])
+    call = _call(batch, heads, length, length, size, size, seed=11, dtype=target.abilities.dtypes[0])
     call = call.but(query=np.zeros_like(call.query))
     try:
-        output = target(call).output
+        answer = target(call)
     except _FAILS as failure:
         refusals.append(str(failure) if isinstance(failure, WrongResult) else failure.cause_line)
         return None
-    if not np.isfinite(output).all():
+    output = answer.output
+    if not np.isfinite(output).all() or not answer.shape_as_expected:
         return 0.0
     mean = np.broadcast_to(call.value.mean(2, keepdims=True), call.value.shape)
-    running = np.cumsum(call.value, axis=2) / np.arange(1, 4)[:, None]
+    running = np.cumsum(call.value, axis=2) / np.arange(1, length + 1)[:, None]
     return max(_correlation(output, mean), _correlation(output, running))
 
 
@@ -370,6 +381,7 @@ def _alignment(target: Target) -> Target:
     if "alignment" not in target.conventions.known:
         seen = effective_mask(target, _base(target, 3, 5, causal=True))[0, 0]
         name, sure = _nearest(seen, {a: triangle(3, 5, a) for a in ("top-left", "bottom-right")})
+        name = "top-left" if seen.all() else name  # a flag without effect is near to neither
         target = target.but(conventions=target.conventions.found("probed" if sure else "unclear", alignment=name))
     alignment = target.conventions.alignment
     if "single_query" not in target.conventions.known and alignment != "square only":

@@ -1,0 +1,120 @@
+"""Diagnosis: which named fault gives what the target gives, on problems where the truth doesn't."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..laws.trial import Crashed, Evidence, Refused, Session, Trial
+from ..problems.draw import Wants, covering
+from ..problems.problem import Problem
+from ..targets.call import Call
+from ..targets.target import Target
+from .catalogue import FAULTS, Case, Fault
+
+Array = NDArray[np.float64]
+
+#: generic float32 problems; what is structured or rounded coarsely can't tell faults apart
+GENERIC = ("normal", "integer", "tied", "peaked")
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """A fault that reproduces the target on all of `problems` problems, `wrong` of which break the law of the oracle."""
+
+    fault: Fault
+    problems: int
+    wrong: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.fault.sentence} (reproduces {self.problems} of {self.problems} outputs, {self.wrong} of them wrong)"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """One problem: the case, the target's output, the truth, and how far apart equal outputs may be."""
+
+    case: Case
+    output: Array
+    truth: Array
+    slack: Array
+
+    def differs(self, candidate: Array) -> NDArray[np.bool_]:
+        """Where an output is not the target's, rounding aside. A NaN of the candidate is a row that tells nothing."""
+        with np.errstate(all="ignore"):
+            close = np.abs(candidate - self.output) <= self.slack + 2.0**-18 * np.abs(self.output)
+        return np.asarray(~(close | np.isnan(candidate)))
+
+    def fits(self, candidate: Array) -> bool:
+        """Whether an output is the target's."""
+        return not self.differs(candidate).any()
+
+    def shows(self, candidate: Array) -> bool:
+        """Whether the candidate says something where the target is not the truth."""
+        return bool((self.differs(self.truth) & np.isfinite(candidate)).any())
+
+
+def diagnose(target: Target, *, seed: int = 0, witnesses: tuple[Problem, ...] = ()) -> Diagnosis | None:
+    """The fault that explains every output on some 60 generic problems and the witnesses, where the truth doesn't.
+
+    None where no fault does.
+    """
+    seen = list(islice(_observed(target, seed, witnesses), 60))
+    wrong = [s for s in seen if not s.fits(s.truth)]
+    if not wrong:
+        return None
+    fitting = [fault for fault in FAULTS if _explains(fault, seen, wrong)]
+    if not fitting:
+        return None
+    return Diagnosis(fitting[0], len(seen), len(wrong))
+
+
+def _explains(fault: Fault, seen: list[_Seen], wrong: list[_Seen]) -> bool:
+    """Whether the fault gives the target's output everywhere; where it says nothing, the truth must be right."""
+    shown = False
+    for observed in [*wrong, *seen]:
+        candidate = fault.output(observed.case)
+        if not observed.fits(observed.truth if candidate is None else candidate):
+            return False
+        shown = shown or (candidate is not None and observed.shows(candidate))
+    return shown
+
+
+def _observed(target: Target, seed: int, witnesses: tuple[Problem, ...]) -> Iterator[_Seen]:
+    dtype = next((d for d in ("float32", "float64") if d in target.abilities.dtypes), None)
+    if dtype is None:
+        return
+    wants = Wants(dtypes=(dtype,), regimes=GENERIC)
+    generic = covering(wants, target.abilities, target.conventions, seed)
+    mine = [w for w in witnesses if w.dtype == dtype]
+    for problem in [*mine, *islice(generic, 200)]:
+        if max(problem.queries, problem.keys) > 140:
+            continue
+        trial = Trial(target, problem, Session(), Evidence())
+        exact = trial.exact()
+        if not exact.visible.any(-1).all():
+            continue
+        try:
+            output = trial.run().output
+        except (Crashed, Refused):
+            continue
+        bound = trial.bound(trial.call, trial.ladder(dtype)[-1], exact)
+        # The bound is the truth's; a fault's own is of that size, in the row where it is largest.
+        slack = 4.0 * np.broadcast_to(bound.max((2, 3), keepdims=True), bound.shape)
+        yield _Seen(_case(trial, trial.call), output, exact.output, slack)
+
+
+def _case(trial: Trial, call: Call) -> Case:
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    causal = trial.triangle_applies()
+    offset = keys - queries if trial.conventions.alignment == "bottom-right" else 0
+    plain = call.but(scale=None)
+    if call.bias is not None and call.visible is not None:  # where the mask is -inf the bias is not there
+        call = call.but(bias=np.where(call.visible, call.bias, 0.0))
+    return Case(call, trial.scale(call), trial.scale(plain), trial.triangle() if causal else None, offset)
