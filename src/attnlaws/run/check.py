@@ -24,7 +24,7 @@ from .ledger import BROKEN, COULD_NOT_TELL, FAULT, Report, Verdict
 from .one_law import Effort, OutOfTime, run_law, try_law
 
 PROFILES_OF_EFFORT = {
-    "quick": (Effort(covering=50, drawn=25), 60.0),
+    "quick": (Effort(covering=50, drawn=25), 120.0),
     "full": (Effort(covering=350, drawn=250), 600.0),
     "soak": (Effort(covering=60, drawn=1000), 3600.0),
     "smoke": (Effort(covering=12, drawn=4), 60.0),
@@ -93,7 +93,7 @@ def run_checks(
                 if out_of_time:
                     raise OutOfTime
                 now = time.monotonic()
-                share = (started + limit - now) / (len(chosen) - number)
+                share = (started + limit - now) * law.share / sum(later.share for later in chosen[number:])
                 verdicts.append(
                     run_law(
                         law,
