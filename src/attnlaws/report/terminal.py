@@ -11,8 +11,8 @@ from ..laws.trial import Broken, Crashed, Evidence, Session, Trial
 from ..run.ledger import HELD, NOT_APPLICABLE, Report, Verdict
 from ..targets.call import TargetRaised, WrongResult
 from ..targets.conventions import TABLE, Conventions
-from ..targets.probe import effective_mask
 from ..targets.target import Target
+from ..targets.trying import effective_mask
 
 MARKS = {
     "held": "✓",
