@@ -133,8 +133,9 @@ def test_empty_row(trial: Trial) -> None:
 
 def _empty_as_said(trial: Trial, output: Array, want: Array, empty: np.ndarray, convention: str, words: str) -> None:  # type: ignore[type-arg] # fmt: skip
     got = output[empty]
+    places = np.arange(output.size).reshape(output.shape)[empty]
     if convention in ("zeros", "nan"):
-        trial.equal(got, want[empty], words, call=trial.call)
+        trial.equal(got, want[empty], words, call=trial.call, places=places)
         return
     free = trial.call.but(visible=None, causal=False)
     if convention == "uniform":
@@ -147,7 +148,7 @@ def _empty_as_said(trial: Trial, output: Array, want: Array, empty: np.ndarray, 
         loss = 0.0 if convention == "uniform" else min(float(np.expm1(min(4e4 * unit, 5.0))), 1.0) * spread
         return np.asarray(trial.bound(free, precision)[empty] + loss)  # type: ignore[arg-type]
 
-    trial.within(got, want[empty], allowed, words, call=trial.call)
+    trial.within(got, want[empty], allowed, words, call=trial.call, places=places)
 
 
 def _finite_gradients(trial: Trial, empty: np.ndarray) -> None:  # type: ignore[type-arg]

@@ -264,3 +264,38 @@ def test_the_same_run_prints_the_same_report(place: Path, capsys: pytest.Capture
         return out.rpartition(" in ")[0]
 
     assert text() == text()
+
+
+LATE = '''
+import torch
+
+def attention(q, k, v, is_causal=False, attn_mask=None):
+    """Right but for the row at position 3, which sees the key after it, and for rows that are all masked."""
+    scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
+    shown = torch.ones_like(scores, dtype=torch.bool)
+    if is_causal:
+        shown = shown.tril()
+        shown[..., 3:4, 4:5] = True
+    if attn_mask is not None:
+        shown = shown & attn_mask
+    empty = ~shown.any(-1, keepdim=True)
+    weights = torch.softmax(scores.masked_fill(~shown & ~empty, -torch.inf), -1)
+    return (weights * ~empty) @ v + 0.25 * empty
+'''
+
+
+@pytest.mark.parametrize(("law", "row"), [("causality.future-keys", 3), ("masks.empty-row", None)])
+def test_the_element_that_is_named_is_the_wrong_one(
+    place: Path, capsys: pytest.CaptureFixture[str], law: str, row: int | None
+) -> None:
+    (place / "late.py").write_text(LATE)
+    code, out, _ = check(capsys, "late.py:attention", "--laws", law, "--dtype", "float32")
+    assert code == 1
+    line = next(line for line in out.splitlines() if "worst element" in line)
+    index = [int(n) for n in line.split("out[")[1].split("]")[0].split(",")]
+    assert len(index) == 4
+    assert row is None or index[2] == row
+    script = (place / ".attnlaws" / f"{law}.py").read_text()
+    with pytest.raises(SystemExit) as leaving:
+        exec(compile(script, "script", "exec"), {})
+    assert leaving.value.code == 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..judge import bounds
 from ..judge.precision import PROFILES, Precision, with_storage_grads
@@ -217,11 +218,13 @@ class Trial:
         *,
         call: Call,
         name: str = "out",
+        places: NDArray[np.intp] | None = None,
     ) -> None:
         """Each element of `got` within `allowed` of `want`, NaN exactly where it is wanted.
 
         The precisions are tried from the one found so far to the loosest in the closed list; the first that
-        holds is the target's from now on. Raises Broken with the worst element otherwise.
+        holds is the target's from now on. Raises Broken with the worst element otherwise. Where `got` is a part of
+        the output, `places` holds the flat position of each of its elements in the whole (B, H, L, Dv) output.
         """
         ladder = self.ladder(call.dtype)
         for step, precision in enumerate(ladder):
@@ -232,9 +235,13 @@ class Trial:
                 self.evidence.add(got.size, ratio)
                 return
         self.evidence.add(got.size, ratio if np.isfinite(ratio) else 0.0)
-        place = f"{name}[{', '.join(map(str, index))}]"
+        whole = index
+        if places is not None:
+            shape = (*call.query.shape[:3], call.value.shape[3])
+            whole = tuple(int(i) for i in np.unravel_index(int(places[index]), shape))
+        place = f"{name}[{', '.join(map(str, whole))}]"
         raise Broken(
-            what, got=float(got[index]), want=float(want[index]), allowed=limit, where=place, call=call, index=index
+            what, got=float(got[index]), want=float(want[index]), allowed=limit, where=place, call=call, index=whole
         )
 
     def agrees_with_oracle(self, got: Array, call: Call, what: str, exact: Attended | None = None) -> None:
@@ -269,11 +276,21 @@ class Trial:
         def allowed(precision: Precision) -> Array:
             return part(self.bound(first_call, precision)) + other(self.bound(second_call, precision))
 
-        self.within(got, want, allowed, what, call=first_call)
+        places = part(np.arange(first.size, dtype=np.float64).reshape(first.shape)).astype(np.intp)
+        self.within(got, want, allowed, what, call=first_call, places=places)
 
-    def equal(self, got: Array, want: Array, what: str, *, call: Call, name: str = "out") -> None:
+    def equal(
+        self,
+        got: Array,
+        want: Array,
+        what: str,
+        *,
+        call: Call,
+        name: str = "out",
+        places: NDArray[np.intp] | None = None,
+    ) -> None:
         """Bit for bit (a zero of either sign is zero)."""
-        self.within(got, want, lambda _: np.zeros(got.shape), what, call=call, name=name)
+        self.within(got, want, lambda _: np.zeros(got.shape), what, call=call, name=name, places=places)
 
     def require(self, holds: bool, what: str, call: Call | None = None) -> None:
         """A plain condition."""

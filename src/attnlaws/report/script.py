@@ -105,6 +105,7 @@ def _claim(verdict: Verdict, target: Target) -> list[str]:
         or failure.got is None
         or failure.index is None
         or not failure.where.startswith("out[")
+        or len(failure.index) != 4
     ):
         return [f"# broken: {verdict.reason}"]
     index = _own_index(target, failure)
