@@ -209,6 +209,15 @@ def test_restricted_head_sizes_are_found_and_said() -> None:
     assert "head_dim must be a multiple of 8" in api.card(target)
 
 
+def test_arguments_that_go_by_position_only_do() -> None:
+    def attention(q, k, v, /, mask=None):  # type: ignore[no-untyped-def]
+        return attend(q, k, v, mask)
+
+    target = api.target_of(attention)
+    assert [p.name for p in target.signature.by_position] == ["q", "k", "v"]
+    assert api.check(target, profile="smoke", laws=["weights.oracle", "masks"]).exit_code == 0
+
+
 def test_options_without_a_law_are_named() -> None:
     def attention(q, k, v, window_size=None, block_size=64):  # type: ignore[no-untyped-def]
         return attend(q, k, v)

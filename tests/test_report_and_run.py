@@ -125,3 +125,24 @@ def test_the_plugin_gives_one_item_a_law(pytester: pytest.Pytester, tmp_path: Pa
     assert "smallest witness" in text
     assert "Traceback" not in text
     assert (pytester.path / ".attnlaws" / "scores.default-scale.json").is_file()
+
+
+def test_what_was_found_survives_a_budget_that_ends_while_it_is_shrunk() -> None:
+    calls = {"n": 0}
+
+    def wrong_then_slow(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        calls["n"] += 1
+        if calls["wrong"]:
+            time.sleep(0.2)
+        calls["wrong"] = calls["wrong"] or bool(k.shape[-2] == 3)
+        return F.scaled_dot_product_attention(q, k, v) * (2.0 if calls["wrong"] else 1.0)
+
+    calls["wrong"] = 0
+    target = api.target_of(wrong_then_slow)
+    calls["wrong"] = 0
+    report = run_checks(target, laws=["weights.oracle"], budget=2.0)
+    assert report.exit_code == 1
+    (verdict,) = report.verdicts
+    assert verdict.witness is not None
+    assert "before this was confirmed and shrunk" in verdict.reason
+    assert report.seconds < 6.0

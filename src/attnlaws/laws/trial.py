@@ -64,6 +64,7 @@ class Evidence:
     elements: int = 0
     worst: float = 0.0
     not_exact: int = 0
+    note: str = ""
 
     def add(self, elements: int, ratio: float) -> None:
         """One comparison of that many elements, with the largest error / bound among them."""
@@ -77,7 +78,6 @@ class Session:
     """What a whole run shares: the precision found so far for each dtype, and impostors met."""
 
     precision: dict[str, int] = field(default_factory=dict)
-    stored_grads: bool = False
     impostors: dict[str, list[int]] = field(default_factory=dict)
 
 
@@ -194,7 +194,7 @@ class Trial:
         self, call: Call, upstream: Array, grads: oracle.Gradients, precision: Precision, exact: Attended
     ) -> tuple[Array, Array, Array]:
         """The same for dq, dk, dv."""
-        if self.session.stored_grads or call.dtype in ("bfloat16", "float16"):
+        if call.dtype in ("bfloat16", "float16"):  # dk, dv kept in storage between tiles: torch's CPU flash kernel
             precision = with_storage_grads(precision)
         return bounds.backward_worst(
             call.query,

@@ -125,9 +125,6 @@ def _own_index(target: Target, failure: Broken) -> tuple[int, ...]:
     """The index of an element in the target's own axes."""
     assert failure.index is not None
     b, h, i, c = failure.index
-    layout = target.conventions.layout
-    if target.conventions.output_layout != "as the input":
-        layout = {"BHSD": "BSHD", "BSHD": "BHSD", "SHD": "HSD"}.get(layout, layout)
     return {
         "BHSD": (b, h, i, c),
         "BSHD": (b, i, h, c),
@@ -135,4 +132,4 @@ def _own_index(target: Target, failure: Broken) -> tuple[int, ...]:
         "HSD": (h, i, c),
         "BSD": (b, i, c),
         "SD": (i, c),
-    }[layout]
+    }[target.output_axes]

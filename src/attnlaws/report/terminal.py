@@ -112,6 +112,8 @@ def ledger_line(verdict: Verdict, colour: bool) -> str:
 
 
 def _worst(evidence: Evidence) -> str:
+    if evidence.note:
+        return evidence.note
     if evidence.not_exact:
         return f"worst error / bound {evidence.worst:.2g}, {evidence.not_exact} times within rounding, not exact"
     return f"worst error / bound {evidence.worst:.2g}" if evidence.worst else "exact"

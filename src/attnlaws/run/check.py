@@ -113,7 +113,7 @@ def run_checks(
                 verdicts.append(Verdict(law.name, law.statement, COULD_NOT_TELL, "the time budget ended first"))
         verdicts = _folded(verdicts, {law.name: law for law in chosen})
         found = report()
-        if found.failures and not out_of_time:
+        if found.failures and not out_of_time and time.monotonic() < started + limit:
             found = replace(found, diagnosis=_diagnosis(target, verdicts, seed))
     return found
 

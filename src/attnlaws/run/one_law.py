@@ -118,7 +118,13 @@ def run_law(
             return done
         why = f"the target declined: {search.refusal}" if search.refusal else "no problem could show it"
         return replace(done, status=NOT_APPLICABLE if search.refusal else COULD_NOT_TELL, reason=why)
-    return _conclude(search, done, effort, started)
+    try:
+        return _conclude(search, done, effort, started)
+    except OutOfTime:  # found, but not confirmed and shrunk before the budget ended: told as it is
+        problem, failure = search.best
+        status = CRASHED if isinstance(failure, Crashed) else BROKEN
+        reason = f"{failure} (the budget ended before this was confirmed and shrunk)"
+        return replace(done, status=status, reason=reason, witness=problem, failure=failure)
 
 
 def _cover(search: _Search, effort: Effort, seed: int, tick: Callable[[int], None]) -> None:

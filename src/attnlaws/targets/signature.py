@@ -18,20 +18,24 @@ class CannotAdapt(Exception):
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter of the target: its name, whether it needs a value, whether it goes by position."""
+    """One parameter of the target: its name, whether it needs a value, whether it may or must go by position."""
 
     name: str
     required: bool
     positional: bool
+    position_only: bool = False
 
 
 @dataclass(frozen=True)
 class Signature:
-    """Roles found in a signature: role -> parameter. `assumed` says what was taken by position, `unknown` is left at its default."""
+    """Roles found in a signature: role -> parameter. `assumed` says what was taken by position, `unknown` is left at its
+    default, `by_position` can't be given by name, in the order of the signature.
+    """
 
     roles: Mapping[str, Parameter]
     assumed: str = ""
     unknown: tuple[str, ...] = ()
+    by_position: tuple[Parameter, ...] = ()
 
     def has(self, role: str) -> bool:
         """Whether the target has a parameter of this role."""
@@ -98,11 +102,14 @@ def understand(
             )
     roles: dict[str, Parameter] = {}
     unknown: list[Parameter] = []
+    by_position: list[Parameter] = []
     for p in parameters:
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) or p.name in given:
             continue
         positional = p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        mine = Parameter(p.name, p.default is p.empty, positional)
+        mine = Parameter(p.name, p.default is p.empty, positional, p.kind is p.POSITIONAL_ONLY)
+        if mine.position_only:
+            by_position.append(mine)
         role = by_declared.get(p.name) or role_of(p.name)
         if role is None or role in roles:
             unknown.append(mine)
@@ -115,7 +122,7 @@ def understand(
             f"the target requires {', '.join(left)}, and attnlaws doesn't know what that is; name it under "
             f"[tool.attnlaws.targets.NAME] as names = {{ role = {left[0]!r} }}, or wrap the target"
         )
-    return Signature(roles, assumed, tuple(p.name for p in unknown))
+    return Signature(roles, assumed, tuple(p.name for p in unknown), tuple(by_position))
 
 
 def _assume(roles: dict[str, Parameter], unknown: list[Parameter]) -> str:

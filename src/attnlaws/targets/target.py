@@ -39,11 +39,6 @@ class Target:
         """This target with some fields changed."""
         return replace(self, **changes)
 
-    @property
-    def output_index(self) -> int:
-        """Where in a tuple the output stands (the first place, in every library seen)."""
-        return 0
-
     def __call__(
         self,
         call: Call,
@@ -128,8 +123,10 @@ class Target:
                 keywords[parameter.name] = given[role]
             elif parameter.required and parameter.name not in keywords:
                 keywords[parameter.name] = None
-        if getattr(self.function, "positional_only", False):
-            positional = [keywords.pop(self.signature.roles[r].name) for r in ("query", "key", "value")]
+        for parameter in self.signature.by_position:
+            if parameter.name not in keywords:
+                break
+            positional.append(keywords.pop(parameter.name))
         return positional, keywords
 
     def _mask_arguments(self, call: Call, operands: dict[str, Any], grads: tuple[str, ...]) -> dict[str, Any]:
@@ -182,6 +179,14 @@ class Target:
         return (*names, *self.signature.unknown)
 
     @property
+    def output_axes(self) -> str:
+        """The axes of the output, named as layouts are."""
+        layout = self.conventions.layout
+        if self.conventions.output_layout == "as the input":
+            return layout
+        return {"BHSD": "BSHD", "BSHD": "BHSD", "SHD": "HSD"}.get(layout, layout)
+
+    @property
     def bias_has_own_parameter(self) -> bool:
         """Whether additive values travel apart from the mask, as in JAX and Keras."""
         return self.signature.has("bias")
@@ -210,9 +215,7 @@ class Target:
 
     def from_layout(self, array: Array, *, output: bool = False) -> Array:
         """The axes of the target into (B, H, L, D)."""
-        layout = self.conventions.layout
-        if output and self.conventions.output_layout != "as the input":
-            layout = {"BHSD": "BSHD", "BSHD": "BHSD", "SHD": "HSD"}.get(layout, layout)
+        layout = self.output_axes if output else self.conventions.layout
         if layout == "BHSD":
             return array
         if layout == "BSHD":
@@ -229,7 +232,7 @@ class Target:
         """The output in a raw result, and what it looked like."""
         raw = result
         if isinstance(result, tuple | list) and result and not self.framework.is_tensor(result):
-            raw = result[self.output_index]
+            raw = result[0]  # where the output stands in every library seen
         if not self.framework.is_tensor(raw):
             raise WrongResult(f"returned {_describe(result)}, not a {self.framework.name} array")
         batch, heads, _, queries, keys, _, value_dim = call.sizes
@@ -253,9 +256,6 @@ class Target:
         return answer, raw
 
     def _expected_shape(self, batch: int, heads: int, queries: int, width: int) -> tuple[int, ...]:
-        layout = self.conventions.layout
-        if self.conventions.output_layout != "as the input":
-            layout = {"BHSD": "BSHD", "BSHD": "BHSD", "SHD": "HSD"}.get(layout, layout)
         return {
             "BHSD": (batch, heads, queries, width),
             "BSHD": (batch, queries, heads, width),
@@ -263,7 +263,7 @@ class Target:
             "HSD": (heads, queries, width),
             "BSD": (batch, queries, width),
             "SD": (queries, width),
-        }[layout]
+        }[self.output_axes]
 
     def _weights(self, result: Any, shape: tuple[int, int, int, int]) -> Array | None:
         """Weights returned beside the output: the first further tensor of shape (B, H, L, S)."""
