@@ -128,18 +128,16 @@ def test_the_plugin_gives_one_item_a_law(pytester: pytest.Pytester, tmp_path: Pa
 
 
 def test_what_was_found_survives_a_budget_that_ends_while_it_is_shrunk() -> None:
-    calls = {"n": 0}
+    state = {"armed": False, "wrong": False}
 
     def wrong_then_slow(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        calls["n"] += 1
-        if calls["wrong"]:
-            time.sleep(0.2)
-        calls["wrong"] = calls["wrong"] or bool(k.shape[-2] == 3)
-        return F.scaled_dot_product_attention(q, k, v) * (2.0 if calls["wrong"] else 1.0)
+        if state["wrong"]:
+            time.sleep(1.0)
+        state["wrong"] = state["armed"] and (state["wrong"] or k.shape[-2] == 3)
+        return F.scaled_dot_product_attention(q, k, v) * (2.0 if state["wrong"] else 1.0)
 
-    calls["wrong"] = 0
     target = api.target_of(wrong_then_slow)
-    calls["wrong"] = 0
+    state["armed"] = True
     report = run_checks(target, laws=["weights.oracle"], budget=2.0)
     assert report.exit_code == 1
     (verdict,) = report.verdicts
