@@ -10,7 +10,7 @@ from typing import Any
 from .report.case import FOLDER, write_case
 from .report.script import write_script
 from .run.check import run_checks, select
-from .run.ledger import HELD, NOT_APPLICABLE, Report
+from .run.ledger import COULD_NOT_TELL, HELD, NOT_APPLICABLE, Report
 from .targets.address import load_target
 from .targets.conventions import declared
 from .targets.probe import adapt
@@ -95,7 +95,7 @@ def parametrize(target: Any, *, laws: Sequence[str] | None = None, profile: str 
 
 
 def conclude(report: Report, folder: Path | None = None) -> None:
-    """End a pytest item as the report on its one law ends: fail with the block, skip what is not applicable."""
+    """End a pytest item as the report on its one law ends: fail with the block, skip what was not compared, with the reason."""
     __tracebackhide__ = True
     import pytest
 
@@ -106,6 +106,8 @@ def conclude(report: Report, folder: Path | None = None) -> None:
         pytest.fail(failure_block(verdict, save_failures(report, folder)), pytrace=False)
     if verdict.status == NOT_APPLICABLE:
         pytest.skip(f"not applicable: {verdict.reason}")
+    if verdict.status == COULD_NOT_TELL and not report.out_of_time:  # as on the command line: told, and not red
+        pytest.skip(f"could not tell: {verdict.reason}")
     if verdict.status != HELD:
         pytest.fail(f"{verdict.status}: {verdict.reason}", pytrace=False)
     if report.undetected:
