@@ -14,7 +14,8 @@ from ..problems.draw import Wants, covering
 from ..problems.problem import Problem
 from ..targets.call import Call
 from ..targets.target import Target
-from .catalogue import FAULTS, Case, Fault
+from .case import Case, Fault
+from .catalogue import FAULTS
 
 Array = NDArray[np.float64]
 
@@ -77,6 +78,8 @@ def diagnose(target: Target, *, seed: int = 0, witnesses: tuple[Problem, ...] = 
 
 def _explains(fault: Fault, seen: list[_Seen], wrong: list[_Seen]) -> bool:
     """Whether the fault gives the target's output everywhere; where it says nothing, the truth must be right."""
+    if fault.output is None:
+        return False
     shown = False
     for observed in [*wrong, *seen]:
         candidate = fault.output(observed.case)

@@ -21,7 +21,9 @@ class Call:
 
     query (B, H, L, D), key (B, Hkv, S, D), value (B, Hkv, S, Dv). `visible` (True = attend) and `bias`
     (added to the scores) are given in the very shape in which the target receives them: (L, S) or
-    any (B|1, H|1, L|1, S). `route` says through which parameter `visible` travels.
+    any (B|1, H|1, L|1, S). `route` says through which parameter `visible` travels. `window` is how many keys a query
+    sees on its left and right beside its own, None without end; `softcap` caps the scaled scores; `slopes` (H,) multiply
+    the distance of a key (ALiBi); `sinks` (H,) are logits that join the denominator only.
     """
 
     query: Array
@@ -33,6 +35,10 @@ class Call:
     route: str = "bool"
     causal: bool = False
     scale: float | None = None
+    window: tuple[int | None, int | None] | None = None
+    softcap: float | None = None
+    slopes: Array | None = None
+    sinks: Array | None = None
     mask_dtype: str | None = None
     views: tuple[tuple[str, str], ...] = ()
     extra: tuple[tuple[str, Any], ...] = ()
