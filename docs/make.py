@@ -1,4 +1,4 @@
-"""Write docs/laws.md and docs/conventions.md from the registry of laws and the table of conventions.
+"""Write docs/laws.md, docs/conventions.md and docs/claims.md from the laws, the table of conventions and the ledger.
 
 python docs/make.py
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import fields
 from pathlib import Path
 
+from attnlaws.claims.claim import TEXTS
+from attnlaws.claims.ledger import Result, run, summary
 from attnlaws.judge.precision import PROFILES
 from attnlaws.laws.law import Law
 from attnlaws.laws.load import load_laws
@@ -64,6 +66,28 @@ none of the list is broken in any case: bfloat16 sums inside a float32 kernel, f
 """
 
 
+CLAIMS = """# Claims
+
+What three texts on attention say, claim by claim: a verdict, the right statement, and what was measured. Nothing in the
+last column is written by hand. Each check can fail: for a true claim it shows that it holds, for a false one that it is
+false by number and that the right statement holds. `statistics/test_claims.py` runs each check, and runs it once more
+with a wrong value, which it must not show.
+
+The verdict is one of four: true; true asymptotically (in a limit that is named); true under an assumption (which is
+named); false.
+
+Where chance takes part, the interval is of 99.9 %, p is two-sided under the number after "against", and "refuted" means
+p < 0.001 in a first look and p < 0.000005 in one confirmation on a fresh sample. A prediction that is right is refuted
+with probability below 1e-8. Samples are drawn with fixed keys of a counter-based generator: with one version of NumPy the
+numbers are the same in each run, and running again adds no evidence.
+
+d is the width of a model or a vector, d_k the size of a head, n the number of tokens, sd the standard deviation, u the
+unit roundoff, w the weights.
+
+This page is written by `python docs/make.py` from `attnlaws.claims`.
+"""
+
+
 def laws() -> str:
     """The page of laws, one heading a family."""
     parts, family = [LAWS], ""
@@ -104,6 +128,27 @@ def conventions() -> str:
     return "\n".join(lines) + "\n"
 
 
+def claims() -> str:
+    """The page of claims, one table a text, measured anew."""
+    results = list(run())
+    parts = [CLAIMS]
+    for text in TEXTS.values():
+        parts += [f"## {text[0].upper()}{text[1:]}\n", "| id | the claim | verdict | what is right | measured |"]
+        parts.append("| --- | --- | --- | --- | --- |")
+        parts += [claim_row(r) for r in results if r.claim.text == text]
+        parts.append("")
+    parts.append(summary(results, timed=False))
+    return "\n".join(parts) + "\n"
+
+
+def claim_row(result: Result) -> str:
+    """One claim as a row of its table."""
+    claim = result.claim
+    cells = (claim.id, claim.claim, claim.judged, claim.right, str(result.measured))
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("*", "\\*") for cell in cells) + " |"
+
+
 if __name__ == "__main__":
     (HERE / "laws.md").write_text(laws(), encoding="utf-8")
     (HERE / "conventions.md").write_text(conventions(), encoding="utf-8")
+    (HERE / "claims.md").write_text(claims(), encoding="utf-8")

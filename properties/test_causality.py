@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Broken, Crashed, Trial, Unsuitable
-from attnlaws.problems.draw import Wants
+from attnlaws.problems.draw import ALL, Wants
 from attnlaws.problems.dtypes import round_to
 from attnlaws.targets.call import Call
 from attnlaws.targets.target import Target
@@ -32,7 +34,7 @@ def _far(call: Call, rows: slice, rng: np.random.Generator) -> Call:
 @law(
     "causality.future-keys",
     "the output at position i must not depend on keys after i",
-    wants=CAUSAL,
+    wants=replace(CAUSAL, options=("window", "softcap", "alibi", "sinks")),
     exact=True,
     share=1.5,
 )
@@ -59,7 +61,7 @@ def test_future_keys(trial: Trial) -> None:
             )
 
 
-@law("causality.past-matters", "every allowed key has a weight", wants=CAUSAL)
+@law("causality.past-matters", "every allowed key has a weight", wants=replace(CAUSAL, options=("window", "softcap")))
 def test_past_matters(trial: Trial) -> None:
     """With q = 0 each visible key has weight 1/n > 0, so changing it changes o_i: the diagonal and the first key too."""
     call = trial.call.but(query=np.zeros_like(trial.call.query))
@@ -129,7 +131,7 @@ def _no_more_than_rounding(
 @law(
     "causality.flag-is-triangle",
     "the causal flag equals the explicit mask of its alignment",
-    wants=CAUSAL,
+    wants=replace(CAUSAL, options=("window", "softcap", "alibi", "sinks")),
     applies=_needs_flag_and_mask,
     basis=("causality.future-keys", "causality.past-matters"),
 )
@@ -164,7 +166,9 @@ def _needs_both(target: Target) -> str | None:
 @law(
     "causality.flag-and-mask",
     "the causal flag with a mask is their intersection, or a clear error",
-    wants=Wants(causal=True, regimes=CAUSAL.regimes, masks=("random", "padding-right", "banded"), bias=False),
+    wants=Wants(
+        options=ALL, causal=True, regimes=CAUSAL.regimes, masks=("random", "padding-right", "banded"), bias=False
+    ),
     applies=_needs_both,
 )
 def test_flag_and_mask(trial: Trial) -> None:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
+from attnlaws.judge.precision import PROFILES
 from attnlaws.laws.law import law
-from attnlaws.laws.trial import Crashed, Trial
-from attnlaws.problems.draw import Wants
-from attnlaws.targets.call import TargetRaised, WrongResult
+from attnlaws.laws.trial import Crashed, Trial, Unsuitable
+from attnlaws.problems.draw import ALL, Wants
+from attnlaws.targets.call import Call, TargetRaised, WrongResult
+from attnlaws.targets.target import Target
 
 
-@law("conduct.inputs-untouched", "every argument is as before, bit for bit", exact=True)
+@law("conduct.inputs-untouched", "every argument is as before, bit for bit", exact=True, wants=Wants(options=ALL))
 def test_inputs_untouched(trial: Trial) -> None:
     """q, k, v and the mask have the same bits after the call as before."""
     answer = trial.run(watch=True)
     trial.require(not answer.mutated, f"the call changes {', '.join(answer.mutated)} in place")
 
 
-@law("conduct.repeatable", "the same call gives the same bits", exact=True)
+@law("conduct.repeatable", "the same call gives the same bits", exact=True, wants=Wants(options=ALL))
 def test_repeatable(trial: Trial) -> None:
     """o(q, k, v) = o(q, k, v), bit for bit, with another call between the two."""
     call = trial.call
@@ -26,7 +30,13 @@ def test_repeatable(trial: Trial) -> None:
     trial.equal(trial.run().output, first, "the same call gives another result the second time", call=call)
 
 
-@law("conduct.history", "a call gives what it gives first, whatever was called before", exact=True, share=0.8)
+@law(
+    "conduct.history",
+    "a call gives what it gives first, whatever was called before",
+    exact=True,
+    share=0.8,
+    wants=Wants(options=("window", "softcap", "alibi", "sinks")),
+)
 def test_history(trial: Trial) -> None:
     """o(x) = o(x) after calls with other lengths, another scale, no mask, and after x took the place of other values in
     the same memory: results kept by shape or by address show here.
@@ -45,6 +55,9 @@ def test_history(trial: Trial) -> None:
         except Crashed:  # lengths that are refused leave no trace either
             continue
     trial.equal(trial.run().output, first, "the same call gives another result after other calls", call=call)
+    trial.require(
+        trial.target.kept(call, call.but(value=-call.value)), "the next call overwrites the result of this one"
+    )
     before = call.but(query=-call.query, key=call.key[:, :, ::-1].copy(), value=call.value + 1.0)
     try:
         again = trial.target.refilled(before, call).output
@@ -55,15 +68,17 @@ def test_history(trial: Trial) -> None:
 
 @law("conduct.global-state", "random state, default dtype, threads and modes are as before", exact=True, share=0.4)
 def test_global_state(trial: Trial) -> None:
-    """A call without dropout draws no random number and changes no global setting."""
-    before = trial.target.framework.global_state()
-    trial.run()
-    after = trial.target.framework.global_state()
-    changed = [name for name in before if before[name] != after[name]]
+    """A call without dropout draws no random number, sets no seed and changes no global setting, at its first call either."""
+    framework = trial.target.framework
+    with framework.seeded(trial.problem.seed + 12345):
+        before = framework.global_state()
+        trial.run()
+        after = framework.global_state()
+    changed = [*trial.target.disturbed, *(name for name in before if before[name] != after[name])]
     trial.require(not changed, f"the call changes the {', '.join(changed)}")
 
 
-@law("conduct.whole-output", "every element of the output is written", share=0.6)
+@law("conduct.whole-output", "every element of the output is written", share=0.6, wants=Wants(options=ALL))
 def test_whole_output(trial: Trial) -> None:
     """Memory freed just before the call holds NaN: an element that is never written shows it."""
     batch, heads, _, queries, _, _, width = trial.call.sizes
@@ -79,9 +94,125 @@ def test_whole_output(trial: Trial) -> None:
     share=0.6,
 )
 def test_no_grad(trial: Trial) -> None:
-    """o computed with inputs that require gradients = o computed with inputs that don't."""
-    upstream = np.ones((*trial.call.query.shape[:3], trial.call.value.shape[3]))
+    """o of inputs that require gradients = o of inputs that don't = o under no_grad and inference_mode."""
+    call = trial.call
+    upstream = np.ones((*call.query.shape[:3], call.value.shape[3]))
+    plain = trial.run().output
     recorded = trial.run(upstream=upstream).output
-    trial.agree(
-        recorded, trial.call, trial.run().output, trial.call, "recording gradients changes the output", exact_hoped=True
+    trial.agree(recorded, call, plain, call, "recording gradients changes the output", exact_hoped=True)
+    for mode in ("no_grad", "inference_mode"):
+        try:
+            answer = trial.target.transformed(mode)(call)
+        except (TargetRaised, WrongResult) as failure:
+            raise Crashed(f"under {mode}: {failure}", call) from failure
+        trial.agree(answer.output, call, plain, call, f"the output changes under {mode}", exact_hoped=True)
+
+
+def _is_torch(target: Target) -> str | None:
+    return None if target.framework.name == "torch" else f"{target.framework.name} has no such transformation"
+
+
+def _four_axes(target: Target) -> str | None:
+    four = target.conventions.layout in ("BHSD", "BSHD")
+    return _is_torch(target) or (None if four else "takes no batch of heads")
+
+
+SIMPLE = Wants(
+    small=True, masks=("none",), bias=False, scale=False, dtypes=("float32", "float64"), regimes=("normal", "flat")
+)
+
+
+@law("conduct.compile", "the output is the same under torch.compile", wants=SIMPLE, applies=_is_torch, share=0.02)
+def test_compile(trial: Trial) -> None:
+    """o compiled = o, also for a second shape after the first trace. Traced whole, without code generation.
+
+    What can't be compiled says nothing.
+    """
+    call = trial.call
+    longer = call.but(
+        query=np.concatenate([call.query] * 2, axis=2),
+        key=np.concatenate([call.key] * 2, axis=2),
+        value=np.concatenate([call.value] * 2, axis=2),
     )
+    compiled = trial.target.transformed("compile")
+    for given in (call, longer):
+        try:
+            answer = compiled(given)
+        except (TargetRaised, WrongResult) as failure:
+            raise Unsuitable from failure
+        plain = trial.run(given).output
+        trial.agree(answer.output, given, plain, given, "the output changes under torch.compile")
+
+
+@law("conduct.vmap", "mapping over the batch gives the batch", wants=SIMPLE, applies=_four_axes, share=0.1)
+def test_vmap(trial: Trial) -> None:
+    """vmap(o)(batch) = o(batch). What can't be mapped says nothing."""
+    call = trial.call
+    try:
+        answer = trial.target.transformed("vmap")(call)
+    except (TargetRaised, WrongResult) as failure:
+        raise Unsuitable from failure
+    trial.agree(answer.output, call, trial.run().output, call, "the output changes under vmap", exact_hoped=True)
+
+
+@law(
+    "conduct.autocast",
+    "under bfloat16 autocast the errors are those of bfloat16",
+    wants=Wants(small=True, masks=("none",), bias=False, scale=False, dtypes=("bfloat16",), regimes=("normal", "flat")),
+    applies=_is_torch,
+    basis=("weights.oracle",),
+    share=0.2,
+)
+def test_autocast(trial: Trial) -> None:
+    """With float32 inputs under autocast, o is within the bound of the loosest bfloat16 precision: nothing but rounding."""
+    call = trial.call
+    given = call.but(dtype="float32")
+    try:
+        answer = trial.target.transformed("autocast")(given)
+    except (TargetRaised, WrongResult) as failure:
+        raise Unsuitable from failure
+    exact = trial.exact()
+    allowed = 1.5 * trial.bound(call, PROFILES["bfloat16"][-1], exact)
+    trial.within(
+        answer.output,
+        exact.output,
+        lambda _: allowed,
+        "under autocast the output is off by more than bfloat16",
+        call=given,
+    )
+
+
+@law("conduct.reject-or-correct", "sizes that don't fit raise an error", share=0.3,
+     wants=Wants(small=True, masks=("none",), bias=False, grouped=False, min_queries=3, min_keys=3, min_heads=2))  # fmt: skip
+def test_reject_or_correct(trial: Trial) -> None:
+    """Head sizes of q and k, heads of k and v, samples of q and k, rows of a mask that differ: raise, never answer.
+
+    Only what can't be read past the end of an array, and can't be broadcast, is tried.
+    """
+    call = trial.call
+    for what, illegal in _illegal(trial, call):
+        try:
+            trial.target(illegal)
+        except (TargetRaised, WrongResult):
+            trial.evidence.add(1, 0.0)
+            continue
+        trial.require(False, f"{what} are answered instead of refused", illegal)
+
+
+def _illegal(trial: Trial, call: Call) -> Iterator[tuple[str, Call]]:
+    a = trial.abilities
+    if call.query.shape[3] >= 2 and not a.head_dims:
+        wide = np.concatenate([call.query, call.query[..., :1]], axis=3)
+        yield "queries wider than keys", call.but(query=wide)
+    if call.query.shape[0] >= 2:
+        more = np.concatenate([call.query, call.query[:1]])
+        yield "more samples of queries than of keys", call.but(query=more)
+    if call.value.shape[1] >= 2:
+        heads = np.concatenate([call.value, call.value[:, :1]], axis=1)
+        yield "more heads of values than of keys", call.but(value=heads)
+    routes = [r for r in a.routes if r != "padding"]
+    if routes and "LS" in a.mask_shapes and not call.causal:
+        rows, keys = call.query.shape[2], call.key.shape[2]
+        mask = np.ones((rows - 1, keys), dtype=bool)
+        mask[:, -1] = False
+        yield "a mask with fewer rows than queries", call.but(visible=mask, route=routes[0])

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
+from attnlaws.judge.backward import bias_worst
+from attnlaws.judge.precision import Precision
 from attnlaws.laws.law import law
-from attnlaws.laws.trial import Trial
-from attnlaws.problems.draw import Wants
+from attnlaws.laws.trial import Trial, Unsuitable
+from attnlaws.problems.draw import ALL, Wants
+from attnlaws.targets.call import Array, Call, TargetRaised
 
 
 @law(
     "gradients.oracle",
     "dq, dk and dv are the derivatives of softmax(scale q k^T + mask) v",
-    wants=Wants(gradients=True, regimes=("normal", "peaked", "integer", "flat", "tied")),
+    wants=Wants(options=ALL, gradients=True, regimes=("normal", "peaked", "integer", "flat", "tied")),
     share=2.0,
     basis=("weights.oracle",),
 )
@@ -113,7 +116,9 @@ def test_rows_sum_zero(trial: Trial) -> None:
 @law(
     "gradients.linear-in-upstream",
     "twice the upstream gradient gives twice the gradients",
-    wants=Wants(gradients=True, regimes=("normal", "integer", "flat", "tied"), dtypes=("float32", "float64")),
+    wants=Wants(
+        options=ALL, gradients=True, regimes=("normal", "integer", "flat", "tied"), dtypes=("float32", "float64")
+    ),
     share=0.6,
     basis=("gradients.oracle", "weights.oracle"),
 )
@@ -145,4 +150,137 @@ def test_linear_in_upstream(trial: Trial) -> None:
             "an output row without upstream gradient has a gradient by its query",
             call=call,
             name="dquery",
+        )
+
+
+@law(
+    "gradients.mask",
+    "the gradient by an additive mask is that of the scores",
+    wants=Wants(
+        gradients=True,
+        bias=True,
+        masks=("none",),
+        options=("softcap", "sinks", "window"),
+        regimes=("normal", "integer", "flat"),
+    ),
+    share=0.6,
+    basis=("gradients.oracle", "weights.oracle"),
+)
+def test_mask(trial: Trial) -> None:
+    """dm_ij = ds_ij = w_ij (do_i.v_j - do_i.o_i), summed over the axes along which the mask was broadcast; alone or with q."""
+    call, upstream = trial.call, _upstream(trial)
+    trial.suitable(call.bias is not None)
+    assert call.bias is not None
+    wanted = ("bias",) if trial.rng.random() < 0.5 else ("query", "bias")
+    gradient = trial.run(upstream=upstream, wanted=wanted).gradients.get("bias")
+    exact, grads = trial.exact(call), trial.exact_gradients(call, upstream)
+    want, axes = grads.bias, _broadcast_axes(call.bias.shape, grads.bias.shape)
+    want = want.sum(axes, keepdims=True)
+    if gradient is None:
+        trial.require(not np.any(want), "no gradient reaches the additive mask")
+        return
+    factor = 2.0 if call.dtype == "float64" else 1.0
+    trial.within(
+        gradient.reshape(want.shape),
+        want,
+        lambda p: (
+            factor
+            * bias_worst(call.query, call.key, call.value, upstream, exact, trial.scale(call), p, axes).reshape(
+                want.shape
+            )
+        ),
+        "the gradient by the additive mask is not that of the scores",
+        call=call,
+        name="dmask",
+    )
+
+
+def _broadcast_axes(shape: tuple[int, ...], full: tuple[int, ...]) -> tuple[int, ...]:
+    """The axes of `full` along which an array of this shape is repeated."""
+    padded = (1,) * (len(full) - len(shape)) + tuple(shape)
+    return tuple(axis for axis, (own, other) in enumerate(zip(padded, full, strict=True)) if own == 1 and other != 1)
+
+
+CHECKED = Wants(
+    gradients=True, small=True, masks=("none",), bias=False, regimes=("normal", "flat"), dtypes=("float64",), grouped=False,
+    options=("softcap",),
+)  # fmt: skip
+
+
+def _direction(trial: Trial, call: Call) -> list[Array]:
+    return [np.asarray(trial.rng.integers(-4, 5, x.shape) / 4.0) for x in (call.query, call.key, call.value)]
+
+
+def _along(call: Call, direction: list[Array], step: float) -> Call:
+    moved = [x + step * d for x, d in zip((call.query, call.key, call.value), direction, strict=True)]
+    return call.but(query=moved[0], key=moved[1], value=moved[2])
+
+
+@law(
+    "gradients.gradcheck",
+    "the gradients are the slope of the target's own output",
+    wants=CHECKED,
+    share=0.4,
+    basis=("gradients.oracle",),
+)
+def test_gradcheck(trial: Trial) -> None:
+    """(o(x + h t) - o(x - h t)).u / 2h = sum_n d_n.t_n in float64, for a random direction t and upstream u.
+
+    What the difference quotient leaves out is estimated from a second step, h / 2; rounding by the bound of the output.
+    """
+    call, upstream = trial.call, _upstream(trial)
+    direction = _direction(trial, call)
+    found = trial.run(upstream=upstream).gradients
+    slope = sum(float((g * d).sum()) for g, d in zip(found.values(), direction, strict=True) if g is not None)
+    quotients = []
+    for step in (2.0**-12, 2.0**-13):
+        ends = [trial.run(_along(call, direction, sign * step)).output for sign in (1.0, -1.0)]
+        quotients.append(float(((ends[0] - ends[1]) * upstream).sum()) / (2.0 * step))
+    left_out = 4.0 * abs(quotients[1] - quotients[0])
+    exact, grads = trial.exact(), trial.exact_gradients(call, upstream)
+    sizes = [np.abs(d) for d in direction]
+
+    def allowed(precision: Precision) -> Array:
+        rounding = float((trial.bound(call, precision, exact) * np.abs(upstream)).sum()) * 4.0 * 2.0**13
+        own = trial.gradient_bounds(call, upstream, grads, precision, exact)
+        mine = sum(float((b * t).sum()) for b, t in zip(own, sizes, strict=True))
+        return np.array([left_out + rounding + 2.0 * mine + 1e-12])
+
+    trial.within(
+        np.array([slope]), np.array([quotients[1]]), allowed, "the gradients are not the slope of the output", call=call,
+        name="slope",
+    )  # fmt: skip
+
+
+@law(
+    "gradients.second-order",
+    "gradients that can be differentiated again are differentiated rightly",
+    wants=CHECKED,
+    share=0.2,
+    basis=("gradients.oracle",),
+)
+def test_second_order(trial: Trial) -> None:
+    """d/dx (sum_n d_n(x).t_n) for a random t is the oracle's, by central differences of its gradients.
+
+    A wrong second derivative is off by much of its size, a right one by rounding, in float32 inside too: 2^-10 of the largest
+    entry tells them apart. A target without second derivatives says nothing.
+    """
+    call, upstream = trial.call, _upstream(trial)
+    direction = _direction(trial, call)
+    try:
+        found = trial.target.second(call, upstream, direction)
+    except TargetRaised as failure:
+        raise Unsuitable from failure
+    step = 2.0**-14
+    ends = [trial.exact_gradients(_along(call, direction, sign * step), upstream) for sign in (1.0, -1.0)]
+    for role, got in zip(("query", "key", "value"), found, strict=True):
+        want = (getattr(ends[0], role) - getattr(ends[1], role)) / (2.0 * step)
+        slack = np.full_like(want, 2.0**-10 * max(float(np.abs(want).max(initial=0.0)), 2.0**-6))
+        trial.within(
+            np.zeros_like(want) if got is None else got,
+            want,
+            lambda _, slack=slack: slack,  # type: ignore[misc]
+            f"the second derivative by {role} is wrong",
+            call=call,
+            name=f"second derivative by {role}",
         )

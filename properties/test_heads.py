@@ -7,11 +7,16 @@ import numpy as np
 from attnlaws.laws.law import law
 from attnlaws.laws.parts import take
 from attnlaws.laws.trial import Trial
-from attnlaws.problems.draw import Wants
+from attnlaws.problems.draw import ALL, Wants
 from attnlaws.targets.call import Call, TargetRaised, WrongResult
 
 
-@law("heads.split", "H heads in one call are H calls of one head", wants=Wants(min_heads=2, grouped=False), share=1.2)
+@law(
+    "heads.split",
+    "H heads in one call are H calls of one head",
+    wants=Wants(options=ALL, min_heads=2, grouped=False),
+    share=1.2,
+)
 def test_split(trial: Trial) -> None:
     """o(q, k, v)[:, h] = o(q[:, h], k[:, h], v[:, h]): stacked single heads and one split weight are the same."""
     whole = trial.run().output
@@ -28,7 +33,12 @@ def test_split(trial: Trial) -> None:
         )
 
 
-@law("heads.permutation", "permuting the heads permutes the output", wants=Wants(min_heads=2), basis=("heads.split",))
+@law(
+    "heads.permutation",
+    "permuting the heads permutes the output",
+    wants=Wants(options=ALL, min_heads=2),
+    basis=("heads.split",),
+)
 def test_permutation(trial: Trial) -> None:
     """o(q[:, p], k[:, p], v[:, p]) = o(q, k, v)[:, p]; whole groups move together where heads are grouped."""
     group = trial.problem.heads // trial.problem.kv_heads
@@ -50,7 +60,7 @@ def test_permutation(trial: Trial) -> None:
     "heads.independence",
     "a head depends on its own query, key and value alone",
     exact=True,
-    wants=Wants(min_heads=2, grouped=False),
+    wants=Wants(options=ALL, min_heads=2, grouped=False),
     basis=("heads.split",),
 )
 def test_independence(trial: Trial) -> None:
@@ -78,7 +88,7 @@ def _exact(array: np.ndarray, call: Call) -> np.ndarray:  # type: ignore[type-ar
     return round_to(array, call.dtype)
 
 
-@law("heads.grouped", "query head h reads key head h // (H / Hkv)", wants=Wants(grouped=True))
+@law("heads.grouped", "query head h reads key head h // (H / Hkv)", wants=Wants(options=ALL, grouped=True))
 def test_grouped(trial: Trial) -> None:
     """o(q, k, v) = o(q, repeat_interleave(k), repeat_interleave(v)), not tile: Ainslie et al. 2023, GQA."""
     call = trial.call
@@ -113,7 +123,7 @@ def test_indivisible(trial: Trial) -> None:
     trial.require(False, "3 query heads with 2 key heads are answered instead of refused", odd)
 
 
-@law("batch.slices", "a sample in a batch is that sample alone", wants=Wants(min_batch=2), share=1.2)
+@law("batch.slices", "a sample in a batch is that sample alone", wants=Wants(options=ALL, min_batch=2), share=1.2)
 def test_slices(trial: Trial) -> None:
     """o(batch)[b] = o(sample b alone), with unlike masks in the samples."""
     whole = trial.run().output

@@ -6,6 +6,8 @@ import numpy as np
 
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Crashed, Trial
+from attnlaws.problems.draw import ALL, Wants
+from attnlaws.targets.call import Call, TargetRaised, WrongResult
 
 
 @law("layout.result", "the result has the shape, dtype, device and type of its inputs, and memory of its own")
@@ -27,6 +29,7 @@ def test_result(trial: Trial) -> None:
     basis=("weights.oracle",),
     applies=lambda t: None if t.abilities.views else "takes contiguous arrays only",
     share=1.2,
+    wants=Wants(options=ALL),
 )
 def test_strides(trial: Trial) -> None:
     """The same values in another memory layout give the same output: one kind of view on one operand at a time."""
@@ -72,3 +75,83 @@ def _expanded(trial: Trial) -> None:
         alike,
         "keys and values expanded with stride 0 give another output",
     )
+
+
+SIZES = (1, 2, 3, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 61, 63, 64, 65, 127, 128, 129, 257, 521)
+
+
+@law(
+    "layout.sizes",
+    "any length and head size is computed, and no batch, no query, no key give nothing",
+    wants=Wants(small=True, masks=("none",), bias=False, grouped=False, regimes=("normal", "integer")),
+    basis=("weights.oracle", "layout.result"),
+    share=0.8,
+)
+def test_sizes(trial: Trial) -> None:
+    """L, S, D, B or H is 1, odd, prime, a power of two or beside one, 521; B, L or S is 0: an empty output, or no key: zeros or NaN.
+
+    A size that is refused says nothing.
+    """
+    call, rng, a = trial.call, trial.rng, trial.abilities
+    size = SIZES[int(rng.integers(0, len(SIZES)))]
+    which = ("keys", "queries", "width", "samples", "heads")[int(rng.integers(0, 5))]
+    if which in ("samples", "heads"):
+        _many(trial, which, min(size, 129))
+    elif which == "width" and not a.head_dims:
+        wide = [np.resize(x, (*x.shape[:3], size)) for x in (call.query, call.key, call.value)]
+        _as_the_oracle(trial, call.but(query=wide[0], key=wide[1], value=wide[2]), f"a head size of {size}")
+    elif a.rectangular and a.rectangular_causal:
+        longer = _of_length(call, which if which != "width" else "keys", size)
+        fits = trial.conventions.alignment != "bottom-right" or longer.query.shape[2] <= longer.key.shape[2]
+        if fits or not trial.triangle_applies():
+            _as_the_oracle(trial, longer, f"a length of {size}")
+    _empty(trial)
+
+
+def _many(trial: Trial, which: str, size: int) -> None:
+    """Many samples, or many heads, of few short rows."""
+    call, a = trial.call, trial.abilities
+    if not (a.batch if which == "samples" else a.heads):
+        return
+    axis = 0 if which == "samples" else 1
+    turn = (1.0 - 2.0 * (np.arange(size) % 2)).reshape((-1, 1, 1, 1) if axis == 0 else (1, -1, 1, 1))
+    many = [np.take(x, np.arange(size) % x.shape[axis], axis) * turn for x in (call.query, call.key, call.value)]
+    _as_the_oracle(trial, call.but(query=many[0], key=many[1], value=many[2]), f"{size} {which}")
+
+
+def _of_length(call: Call, which: str, size: int) -> Call:
+    """The call with as many keys or queries, repeated and turned in sign."""
+    turn = 1.0 - 2.0 * (np.arange(size) % 2)[:, None]
+    rows = np.arange(size)
+    if which == "queries":
+        return call.but(query=call.query[:, :, rows % call.query.shape[2]] * turn)
+    at = rows % call.key.shape[2]
+    return call.but(key=call.key[:, :, at] * turn, value=call.value[:, :, at] * turn)
+
+
+def _as_the_oracle(trial: Trial, call: Call, what: str) -> None:
+    try:
+        output = trial.run(call).output
+    except Crashed:  # a size that is refused is no wrong result
+        return
+    trial.agrees_with_oracle(output, call, f"{what} is not computed as the formula says")
+
+
+def _empty(trial: Trial) -> None:
+    """No sample, no query or no key at all: the right shape, and zeros or NaN where no key is there to see."""
+    call = trial.call
+    nothing = slice(0, 0)
+    cases = [("keys", call.but(key=call.key[:, :, nothing], value=call.value[:, :, nothing]))]
+    cases.append(("queries", call.but(query=call.query[:, :, nothing])))
+    if trial.abilities.batch:
+        cases.append(("samples", call.but(query=call.query[:0], key=call.key[:0], value=call.value[:0])))
+    for what, empty in cases:
+        try:
+            answer = trial.target(empty)
+        except (TargetRaised, WrongResult):
+            trial.evidence.add(1, 0.0)
+            continue
+        shape = (*empty.query.shape[:3], call.value.shape[3])
+        trial.require(answer.output.shape == shape, f"without {what} the output has shape {answer.raw_shape}", empty)
+        blank = bool((np.isnan(answer.output) | (answer.output == 0)).all())
+        trial.require(blank, "without any key the output is neither zeros nor NaN", empty)

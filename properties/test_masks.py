@@ -6,7 +6,7 @@ import numpy as np
 
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Broken, Crashed, Trial
-from attnlaws.problems.draw import Wants
+from attnlaws.problems.draw import ALL, Wants
 from attnlaws.problems.dtypes import LARGEST, round_to
 from attnlaws.targets.call import Array, Call
 from attnlaws.targets.target import Target
@@ -21,7 +21,7 @@ def _two_forms(target: Target) -> str | None:
 @law(
     "masks.bool-is-additive",
     "a boolean mask equals the mask of 0 and -inf",
-    wants=Wants(masks=SOME_MASK, routes=("bool",), bias=False),
+    wants=Wants(options=ALL, masks=SOME_MASK, routes=("bool",), bias=False),
     applies=_two_forms,
     basis=("masks.sensitivity",),
 )
@@ -48,6 +48,7 @@ def test_bool_is_additive(trial: Trial) -> None:
     "masks.padding-is-absence",
     "keys masked for all queries are as if they were not there",
     wants=Wants(
+        options=("softcap", "sinks"),
         causal=False,
         masks=("padding-right", "padding-left", "first-half", "padding-right"),
         bias=False,
@@ -163,12 +164,17 @@ def _finite_gradients(trial: Trial, empty: np.ndarray) -> None:  # type: ignore[
         trial.require(bool((query[empty] == 0).all()), "a row of zeros has a gradient by its query")
 
 
+def _takes_option(target: Target) -> bool:
+    a = target.abilities
+    return bool(a.routes or a.causal or a.scale or any(getattr(a, option) for option in ALL))
+
+
 @law(
     "masks.sensitivity",
     "an option that is taken changes the result where it must",
     basis=("causality.future-keys",),
-    wants=Wants(regimes=("normal", "peaked", "integer", "needle")),
-    applies=lambda t: None if t.abilities.routes or t.abilities.causal or t.abilities.scale else "takes no option",
+    wants=Wants(options=ALL, regimes=("normal", "peaked", "integer", "needle")),
+    applies=lambda t: None if _takes_option(t) else "takes no option",
 )
 def test_sensitivity(trial: Trial) -> None:
     """Where the oracle's outputs with and without an option differ by more than rounding, the target's differ too.
@@ -185,6 +191,16 @@ def test_sensitivity(trial: Trial) -> None:
         without.append(("the additive mask", call.but(bias=None)))
     if call.scale is not None and trial.conventions.default_scale != "required":
         without.append(("the scale", call.but(scale=None)))
+    fields = {
+        "window": "window",
+        "softcap": "soft cap",
+        "slopes": "ALiBi slopes",
+        "sinks": "sinks",
+        "padding": "padding",
+    }
+    without += [
+        (f"the {name}", call.but(**{field: None})) for field, name in fields.items() if getattr(call, field) is not None
+    ]
     trial.suitable(bool(without))
     output, exact = trial.run().output, trial.exact()
     for option, plain in without:
@@ -263,7 +279,7 @@ def test_additive_values(trial: Trial) -> None:
 @law(
     "masks.broadcast",
     "a mask of any shape equals its expansion to (B, H, L, S)",
-    wants=Wants(masks=SOME_MASK, bias=False),
+    wants=Wants(options=ALL, masks=SOME_MASK, bias=False),
     applies=lambda t: None if "BHLS" in t.abilities.mask_shapes else "takes no mask (B, H, L, S)",
     basis=("masks.sensitivity",),
 )

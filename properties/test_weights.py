@@ -8,7 +8,7 @@ from attnlaws.faults.impostors import tally_impostors
 from attnlaws.judge.bounds import row_sum_slack
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Trial
-from attnlaws.problems.draw import Wants
+from attnlaws.problems.draw import ALL, Wants
 from attnlaws.problems.dtypes import round_to
 from attnlaws.targets.target import Target
 
@@ -36,7 +36,12 @@ def _lengths_may_differ(target: Target) -> str | None:
         "heads.split",
         "batch.slices",
         "scores.magnitude",
+        "masks.window",
+        "masks.alibi",
+        "masks.sinks",
+        "scores.softcap",
     ),
+    wants=Wants(options=ALL),
 )
 def test_oracle(trial: Trial) -> None:
     """o_i = sum_j softmax_j(s q_i.k_j + m_ij) v_j, within the rounding that the precision allows.
@@ -48,7 +53,11 @@ def test_oracle(trial: Trial) -> None:
     tally_impostors(trial, exact)
 
 
-@law("weights.row-stochastic", "the weights of a row are not negative and sum to 1", wants=Wants(dtypes=None))
+@law(
+    "weights.row-stochastic",
+    "the weights of a row are not negative and sum to 1",
+    wants=Wants(options=("window", "softcap", "alibi", "padding")),
+)
 def test_row_stochastic(trial: Trial) -> None:
     """w_ij >= 0 and sum_j w_ij = 1: with V = 1 the output is 1, and with V = one-hot rows the outputs sum to 1."""
     ones = trial.call.but(value=np.ones_like(trial.call.value))
@@ -82,7 +91,7 @@ def _largest(lse: np.ndarray) -> float:  # type: ignore[type-arg]
     "a masked pair has weight exactly 0",
     exact=True,
     applies=lambda t: None if t.abilities.routes or t.abilities.causal else "takes neither mask nor causal flag",
-    wants=Wants(bias=False, masks=("random", "padding-right", "padding-left", "banded", "first-half")),
+    wants=Wants(options=ALL, bias=False, masks=("random", "padding-right", "padding-left", "banded", "first-half")),
     basis=("masks.sensitivity", "causality.future-keys"),
 )
 def test_masked_are_zero(trial: Trial) -> None:
@@ -107,7 +116,10 @@ def test_masked_are_zero(trial: Trial) -> None:
 
 
 @law(
-    "weights.hull", "each output coordinate lies between the least and the largest visible V", basis=("weights.oracle",)
+    "weights.hull",
+    "each output coordinate lies between the least and the largest visible V",
+    basis=("weights.oracle",),
+    wants=Wants(options=("window", "softcap", "alibi", "padding")),
 )
 def test_hull(trial: Trial) -> None:
     """min_j v_jc <= o_ic <= max_j v_jc over the visible keys j, since o is a weighted mean of them."""
@@ -200,7 +212,12 @@ def test_argmax(trial: Trial) -> None:
         )
 
 
-@law("weights.value-linear", "the output is linear in V", wants=Wants(regimes=MILD), basis=("weights.oracle",))
+@law(
+    "weights.value-linear",
+    "the output is linear in V",
+    wants=Wants(options=ALL, regimes=MILD),
+    basis=("weights.oracle",),
+)
 def test_value_linear(trial: Trial) -> None:
     """o(V1 + 2 V2) = o(V1) + 2 o(V2), with small integers so that the sum is exact in every dtype."""
     call = trial.call
@@ -235,7 +252,7 @@ def test_shift(trial: Trial) -> None:
 @law(
     "weights.key-permutation",
     "permuting keys, values and mask columns together changes nothing",
-    wants=Wants(causal=False, min_keys=2),
+    wants=Wants(options=("softcap", "sinks"), causal=False, min_keys=2),
     basis=("weights.oracle",),
 )
 def test_key_permutation(trial: Trial) -> None:
@@ -254,7 +271,7 @@ def test_key_permutation(trial: Trial) -> None:
 @law(
     "weights.query-rows",
     "an output row depends on its own query alone",
-    wants=Wants(causal=False, min_queries=2),
+    wants=Wants(options=("softcap", "sinks", "padding"), causal=False, min_queries=2),
     applies=_lengths_may_differ,
     basis=("weights.oracle",),
 )

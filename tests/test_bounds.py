@@ -12,7 +12,8 @@ import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from attnlaws.judge.bounds import backward_worst, forward_random, forward_worst, row_sum_slack
+from attnlaws.judge.backward import backward_worst
+from attnlaws.judge.bounds import forward_random, forward_worst, row_sum_slack
 from attnlaws.judge.precision import LARGEST, PROFILES, UNIT_ROUNDOFF, Precision, round_to, with_storage_grads
 
 torch.set_num_threads(1)

@@ -148,7 +148,7 @@ def test_problems_go_to_json_and_back_and_fit_their_dtype(problem: Problem) -> N
 def test_every_row_sees_a_key_unless_its_mask_is_meant_to_be_empty(problem: Problem, alignment: str) -> None:
     if alignment == "bottom-right" and problem.queries > problem.keys:
         return
-    call = call_of(problem, alignment)
+    call = call_of(problem, Conventions(alignment=alignment))
     shown = np.ones((problem.batch, problem.heads, problem.queries, problem.keys), dtype=bool)
     if call.visible is not None:
         shown = shown & call.full(call.visible)

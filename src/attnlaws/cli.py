@@ -96,6 +96,11 @@ def _parser() -> argparse.ArgumentParser:
     laws = commands.add_parser("laws", help="the list of laws, or one law with its formula")
     laws.add_argument("law", nargs="?")
     laws.set_defaults(run=_laws)
+    claims = commands.add_parser(
+        "claims", help="claims about attention in three texts: true, false, and what was measured"
+    )
+    claims.add_argument("claim", nargs="*", help="a claim such as A8, or a text such as B; all by default")
+    claims.set_defaults(run=_claims)
     replay = commands.add_parser("replay", help="a recorded failure, again")
     replay.add_argument("case", metavar="CASE.json")
     replay.add_argument("--target", help="try the case on another target")
@@ -218,6 +223,24 @@ def _laws(options: argparse.Namespace) -> int:
     for law in select([options.law]):
         print(f"{law.name}: {law.statement}\n\n{law.formula}\n")
     return OK
+
+
+def _claims(options: argparse.Namespace) -> int:
+    """Each claim is checked now; 5 where a check doesn't show what the ledger says."""
+    from .claims.ledger import UnknownClaim, detail, row, run, summary
+
+    results = []
+    try:
+        for result in run(options.claim):
+            results.append(result)
+            if not (len(options.claim) == 1 and len(options.claim[0]) > 1):
+                print("\n".join(row(result)), flush=True)
+    except UnknownClaim as error:
+        raise _Usage(str(error)) from error
+    if len(results) == 1:
+        print(detail(results[0]))
+    print(summary(results))
+    return OK if all(result.measured.shows for result in results) else FAULT
 
 
 def _replay(options: argparse.Namespace) -> int:

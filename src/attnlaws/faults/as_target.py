@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..targets.call import Call
+from .as_options import with_options
 from .case import Case, Fault, attend
 
 
@@ -18,13 +19,19 @@ def function_of(fault: Fault | None) -> Callable[..., Any]:
     """
     if fault is not None and fault.function is not None:
         return fault.function
-    assert fault is None or fault.output is not None, "a fault of the gradients needs torch"
+    if fault is not None and fault.gradients is not None:
+        from .as_torch import differentiable
+
+        return differentiable(fault)
+    if fault is not None and fault.options:
+        return with_options(fault, case_of)
 
     def attention(query, key, value, attn_mask=None, is_causal=False, scale=None, enable_gqa=False):  # type: ignore[no-untyped-def]
         case = case_of(query, key, value, attn_mask, is_causal, scale)
         output = None if fault is None or fault.output is None else fault.output(case)
         output = attend(case) if output is None else output
-        return np.nan_to_num(output, nan=0.0, posinf=np.inf, neginf=-np.inf).astype(query.dtype)
+        with np.errstate(all="ignore"):
+            return np.nan_to_num(output, nan=0.0, posinf=np.inf, neginf=-np.inf).astype(query.dtype)
 
     attention.__name__ = "right" if fault is None else fault.name.replace(" ", "_")
     return attention
@@ -37,12 +44,15 @@ def case_of(query: Any, key: Any, value: Any, attn_mask: Any, is_causal: bool, s
     visible = bias = None
     route = "bool"
     if attn_mask is not None and attn_mask.dtype == bool:
-        visible = np.broadcast_to(attn_mask, shape)
+        visible = np.asarray(attn_mask)
+        np.broadcast_to(visible, shape)  # raises where it doesn't fit
     elif attn_mask is not None:
         mask = np.asarray(attn_mask, dtype=np.float64)
-        visible = np.broadcast_to(mask > -np.inf, shape)
+        np.broadcast_to(mask, shape)
         finite = np.where(mask > -np.inf, mask, 0.0)
         bias = finite if finite.any() else None
+        hidden = bool((mask == -np.inf).any())
+        visible = mask > -np.inf if hidden or bias is None else None
         route = "additive"
     own = float(q.shape[-1]) ** -0.5 if q.shape[-1] else 1.0
     call = Call(q, k, v, visible=visible, bias=bias, causal=is_causal, scale=scale, route=route)

@@ -6,7 +6,7 @@ The pipeline is scale, soft cap, bias (mask values and ALiBi), mask (given, caus
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -53,17 +53,35 @@ class Case:
             return np.ones(self.shape, dtype=bool)
         return np.asarray(np.broadcast_to(self.call.visible, self.shape), dtype=bool)
 
-    def pairs(self, *, mask: Bools | None = None, causal: Bools | None = None, window: Bools | None = None) -> Bools:
-        """Which pairs may attend, (B, H, L, S), with the mask, the triangle or the window replaced."""
+    def pairs(
+        self, *, mask: Bools | None = None, causal: Bools | None = None, window: Bools | None = None,
+        padding: Bools | None = None,
+    ) -> Bools:  # fmt: skip
+        """Which pairs may attend, (B, H, L, S), with the mask, the triangle, the window or the padding (B, S) replaced."""
         shown = self.visible if mask is None else np.broadcast_to(mask, self.shape)
         for own, other in ((self.triangle, causal), (self.band, window)):
             part = own if other is None else other
             shown = shown if part is None else shown & part
-        return np.asarray(shown)
+        row = self.call.padding if padding is None else padding
+        return np.asarray(shown if row is None else shown & row[:, None, None, :])
 
     def everything(self) -> Bools:
         """All pairs."""
         return np.ones(self.shape, dtype=bool)
+
+    @property
+    def has_mask(self) -> bool:
+        """Whether the call gives a mask, boolean or additive."""
+        return self.call.visible is not None or self.call.bias is not None
+
+    @property
+    def has_boolean_mask(self) -> bool:
+        """Whether the call gives a boolean mask."""
+        return self.call.visible is not None and self.call.route != "additive"
+
+    def with_call(self, **changes: Any) -> Case:
+        """This case with other arguments in its call."""
+        return replace(self, call=self.call.but(**changes))
 
     @property
     def bias(self) -> Array | float:
@@ -103,8 +121,10 @@ class Fault:
     function: Callable[..., Any] | None = None
     #: conventions that must be declared, where another choice of theirs would make the fault right
     conventions: Mapping[str, str] = field(default_factory=dict)
-    #: for `function`: the law whose break says what is wrong, in its own words
+    #: the law that meets the fault first; for `function` its break says what is wrong, in its own words
     law: str = ""
+    #: the fault is one of options: its function takes a window, a soft cap, slopes, sinks and key padding
+    options: bool = False
 
 
 def softmax(scores: Array, axis: int = -1, sinks: Array | None = None) -> Array:
@@ -143,19 +163,24 @@ def scores_of(
 def attend(
     case: Case, *, scale: float | None = None, visible: Bools | None = None, scores: Callable[[Array], Array] | None = None,
     key: Array | None = None, value: Array | None = None, axis: int = -1, bias: Array | float | None = None,
-    slopes: Array | float | None = None, cap: float | None = None, sinks: Array | None = None,
+    slopes: Array | float | None = None, cap: float | None = None, sinks: Array | None = None, fill: float = -np.inf,
 ) -> Array:  # fmt: skip
     """Attention (B, H, L, Dv) with some steps replaced. `visible` are the pairs that may attend, `scores` changes
-    scale q k^T, `sinks` an array of -inf stands for none.
+    scale q k^T, `sinks` an array of -inf stands for none, `fill` is what masked scores are set to.
     """
     value = case.grouped(case.call.value) if value is None else value
     shown = case.pairs() if visible is None else visible
     made = scores_of(case, scale=scale, key=key, bias=bias, slopes=slopes, change=scores, cap=cap)
     sinks = case.call.sinks if sinks is None else sinks
-    return np.asarray(np.matmul(softmax(np.where(shown, made, -np.inf), axis, sinks), value))
+    return np.asarray(np.matmul(softmax(np.where(shown, made, fill), axis, sinks), value))
 
 
 def weights_of(case: Case, shown: Bools | None = None) -> Array:
     """The weights (B, H, L, S) where `shown`, by default where the case allows."""
     shown = case.pairs() if shown is None else shown
     return softmax(np.where(shown, scores_of(case), -np.inf), sinks=case.call.sinks)
+
+
+def mixed(case: Case, weights: Array) -> Array:
+    """Weights (B, H, L, S) times the values: the output (B, H, L, Dv)."""
+    return np.asarray(np.matmul(weights, case.grouped(case.call.value)))

@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..laws.trial import Crashed, Evidence, Refused, Session, Trial
-from ..problems.draw import Wants, covering
+from ..problems.draw import ALL, Wants, covering
 from ..problems.problem import Problem
 from ..targets.call import Call
+from ..targets.options import band, distance
 from ..targets.target import Target
 from .case import Case, Fault
 from .catalogue import FAULTS
+from .diagnose_gradients import explain_gradients
 
 Array = NDArray[np.float64]
 
@@ -32,8 +34,9 @@ class Diagnosis:
     wrong: int
 
     def __str__(self) -> str:
+        what = "outputs" if self.fault.gradients is None else "gradients"
         return (
-            f"{self.fault.sentence} (reproduces {self.problems} of {self.problems} outputs, {self.wrong} of them wrong)"
+            f"{self.fault.sentence} (reproduces {self.problems} of {self.problems} {what}, {self.wrong} of them wrong)"
         )
 
 
@@ -69,11 +72,10 @@ def diagnose(target: Target, *, seed: int = 0, witnesses: tuple[Problem, ...] = 
     seen = list(islice(_observed(target, seed, witnesses), 60))
     wrong = [s for s in seen if not s.fits(s.truth)]
     if not wrong:
-        return None
-    fitting = [fault for fault in FAULTS if _explains(fault, seen, wrong)]
-    if not fitting:
-        return None
-    return Diagnosis(fitting[0], len(seen), len(wrong))
+        found = explain_gradients(target, case_of_trial, seed=seed, witnesses=witnesses)
+        return None if found is None else Diagnosis(found.fault, found.problems, found.wrong)
+    fitting = next((fault for fault in FAULTS if _explains(fault, seen, wrong)), None)
+    return None if fitting is None else Diagnosis(fitting, len(seen), len(wrong))
 
 
 def _explains(fault: Fault, seen: list[_Seen], wrong: list[_Seen]) -> bool:
@@ -93,7 +95,7 @@ def _observed(target: Target, seed: int, witnesses: tuple[Problem, ...]) -> Iter
     dtype = next((d for d in ("float32", "float64") if d in target.abilities.dtypes), None)
     if dtype is None:
         return
-    wants = Wants(dtypes=(dtype,), regimes=GENERIC)
+    wants = Wants(dtypes=(dtype,), regimes=GENERIC, options=ALL)
     generic = covering(wants, target.abilities, target.conventions, seed)
     mine = [w for w in witnesses if w.dtype == dtype]
     for problem in [*mine, *islice(generic, 200)]:
@@ -110,14 +112,22 @@ def _observed(target: Target, seed: int, witnesses: tuple[Problem, ...]) -> Iter
         bound = trial.bound(trial.call, trial.ladder(dtype)[-1], exact)
         # The bound is the truth's; a fault's own is of that size, in the row where it is largest.
         slack = 4.0 * np.broadcast_to(bound.max((2, 3), keepdims=True), bound.shape)
-        yield _Seen(_case(trial, trial.call), output, exact.output, slack)
+        yield _Seen(case_of_trial(trial, trial.call), output, exact.output, slack)
 
 
-def _case(trial: Trial, call: Call) -> Case:
-    queries, keys = call.query.shape[2], call.key.shape[2]
-    causal = trial.triangle_applies()
-    offset = keys - queries if trial.conventions.alignment == "bottom-right" else 0
+def case_of_trial(trial: Trial, call: Call) -> Case:
+    """A call taken apart under the conventions of the trial's target."""
+    queries, keys, conventions = call.query.shape[2], call.key.shape[2], trial.conventions
+    offset = keys - queries if conventions.alignment == "bottom-right" else 0
     plain = call.but(scale=None)
     if call.bias is not None and call.visible is not None:  # where the mask is -inf the bias is not there
         call = call.but(bias=np.where(call.visible, call.bias, 0.0))
-    return Case(call, trial.scale(call), trial.scale(plain), trial.triangle() if causal else None, offset)
+    return Case(
+        call,
+        trial.scale(call),
+        trial.scale(plain),
+        trial.triangle() if trial.triangle_applies() else None,
+        offset,
+        band=None if call.window is None else band(call.window, queries, keys, conventions.window_anchor),
+        distance=None if call.slopes is None else distance(queries, keys, conventions.alibi),
+    )

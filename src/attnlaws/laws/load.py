@@ -40,7 +40,19 @@ def load_laws() -> dict[str, Law]:
     return dict(sorted(LAWS.items(), key=lambda item: _order(item[0])))
 
 
-_FAMILIES = ("conventions", "layout", "weights", "scores", "causality", "masks", "heads", "batch", "conduct")
+_FAMILIES = (
+    "conventions",
+    "layout",
+    "weights",
+    "scores",
+    "causality",
+    "masks",
+    "heads",
+    "batch",
+    "conduct",
+    "lse",
+    "dropout",
+)
 
 
 def _order(name: str) -> tuple[int, str]:

@@ -28,4 +28,7 @@ def take(call: Call, *, batch: slice = slice(None), heads: NDArray[np.intp] | No
         value=call.value[batch][:, kv],
         visible=cut(call.visible),
         bias=cut(call.bias),
+        slopes=None if call.slopes is None else call.slopes[chosen],
+        sinks=None if call.sinks is None else call.sinks[chosen],
+        padding=None if call.padding is None else call.padding[batch],
     )

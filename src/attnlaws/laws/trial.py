@@ -9,13 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..judge import bounds
+from ..judge import backward, bounds
 from ..judge.precision import PROFILES, Precision, with_storage_grads
 from ..problems.problem import Problem
 from ..problems.values import call_of, causal_triangle, generator
 from ..reference import oracle
 from ..reference.oracle import Attended
 from ..targets.call import Answer, Array, BoolArray, Call, TargetRaised, WrongResult
+from ..targets.options import alibi_bias, structure
 from ..targets.recover import recover_weights
 from ..targets.target import Target
 
@@ -87,7 +88,7 @@ class Trial:
     def __init__(self, target: Target, problem: Problem, session: Session, evidence: Evidence) -> None:
         self.target, self.problem, self.session, self.evidence = target, problem, session, evidence
         self.conventions, self.abilities = target.conventions, target.abilities
-        self.call = call_of(problem, self.conventions.alignment, self.conventions.single_query)
+        self.call = call_of(problem, self.conventions)
         self.rng = generator(problem, 2)
 
     # -- the target and the oracle ---------------------------------------------------------------------------------
@@ -139,7 +140,9 @@ class Trial:
     def options(self, call: Call) -> dict[str, Any]:
         """The oracle's options for a call, under the target's conventions."""
         causal = None
-        visible: BoolArray | None = call.visible
+        visible = _meet(call.visible, structure(call, self.conventions), call)
+        slopes = alibi_bias(call, self.conventions)
+        bias = call.bias if slopes is None else slopes + (0.0 if call.bias is None else call.bias)
         if call.causal or self.conventions.causal == "always":
             single = call.query.shape[2] == 1 and self.conventions.single_query == "all keys"
             dropped = call.visible is not None and self.conventions.mask_and_causal == "the mask alone"
@@ -147,9 +150,11 @@ class Trial:
                 causal = "bottom-right" if self.conventions.alignment == "bottom-right" else "top-left"
         return {
             "visible": visible,
-            "bias": call.bias,
+            "bias": bias,
             "causal": causal,
             "scale": self.scale(call),
+            "softcap": call.softcap,
+            "sinks": call.sinks,
             "empty_row": self.empty_row(call),
         }
 
@@ -196,7 +201,10 @@ class Trial:
         """The same for dq, dk, dv."""
         if call.dtype in ("bfloat16", "float16"):  # dk, dv kept in storage between tiles: torch's CPU flash kernel
             precision = with_storage_grads(precision)
-        return bounds.backward_worst(
+        slope = None
+        if call.softcap is not None:
+            slope = np.asarray(1.0 - np.tanh(exact.scaled / call.softcap) ** 2)
+        return backward.backward_worst(
             call.query,
             call.key,
             call.value,
@@ -205,6 +213,7 @@ class Trial:
             (grads.query, grads.key, grads.value),
             self.scale(call),
             precision,
+            cap_slope=slope,
         )
 
     # -- comparisons -----------------------------------------------------------------------------------------------
@@ -302,6 +311,13 @@ class Trial:
         """Leave this problem alone unless it can show something."""
         if not condition:
             raise Unsuitable
+
+
+def _meet(mask: BoolArray | None, shown: BoolArray | None, call: Call) -> BoolArray | None:
+    """What both a mask and the structure of a call leave visible."""
+    if mask is None or shown is None:
+        return mask if shown is None else shown
+    return np.asarray(call.full(mask) & shown, dtype=bool)
 
 
 def worst(got: Array, want: Array, allowed: Array) -> tuple[float, tuple[int, ...], float]:

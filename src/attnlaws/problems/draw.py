@@ -21,6 +21,16 @@ Pick = Callable[[str, Sequence[Any]], Any]
 
 EDGES = (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
 SCALES = (0.125, 0.3, 1.0, 0.5)
+CAPS = (1.5, 4.0, 30.0)
+#: options beside mask, causal flag and scale, and what a target that lacks one is said to lack
+OPTIONS = {
+    "window": "window",
+    "softcap": "soft cap",
+    "alibi": "ALiBi slopes",
+    "sinks": "sinks",
+    "padding": "key padding beside a mask",
+}
+ALL = tuple(OPTIONS)
 
 
 @dataclass(frozen=True)
@@ -42,6 +52,9 @@ class Wants:
     rectangular: bool | None = None
     small: bool = False
     gradients: bool = False
+    #: options that a problem may ask for beside mask, causal flag and scale; `option`: one that it must ask for
+    options: tuple[str, ...] = ()
+    option: str | None = None
 
     def missing(self, abilities: Abilities, conventions: Conventions) -> str | None:
         """Why a target can't be given such problems; None where it can."""
@@ -61,6 +74,10 @@ class Wants:
             (self.min_heads > 1 and not a.heads, "takes one head"),
             (self.rectangular is True and not a.rectangular, "takes equal lengths only"),
             (self.gradients and not a.gradients, "has no gradients"),
+            (
+                self.option is not None and not getattr(a, self.option or "scale"),
+                f"takes no {OPTIONS.get(self.option or '')}",
+            ),
             (self.dtypes is not None and not set(self.dtypes) & set(a.dtypes), "doesn't take the dtype"),
         )
         return next((words for is_so, words in reasons if is_so), None)
@@ -96,6 +113,13 @@ class Wants:
                 and p.queries > p.keys
                 and p.mask not in EMPTY_MASKS
             )
+            or not p.options <= {*self.options, self.option}
+            or (self.option is not None and self.option not in p.options)
+            or any(pair <= _asked(p) for pair in a.refused_pairs)
+            or (p.window and (p.queries > p.keys or p.padding))
+            or (p.window and p.mask != "none" and (p.mask_shape == "B11S" or p.mask in EMPTY_MASKS))
+            or (p.window and p.causal and p.queries != p.keys and conventions.alignment != conventions.window_anchor)
+            or (p.padding and p.mask in EMPTY_MASKS)
             or p.batch < self.min_batch
             or p.heads < self.min_heads
             or p.queries < self.min_queries
@@ -133,7 +157,7 @@ def build(pick: Pick, wants: Wants, target_abilities: Abilities, conventions: Co
     if a.scale and wants.scale is not False:
         scale = pick("scale", SCALES if wants.scale else (None, None, *SCALES))
     dtypes = [d for d in a.dtypes if wants.dtypes is None or d in wants.dtypes]
-    return Problem(
+    made = Problem(
         batch,
         heads,
         kv_heads,
@@ -151,6 +175,77 @@ def build(pick: Pick, wants: Wants, target_abilities: Abilities, conventions: Co
         pick("regime", wants.regimes),
         pick("seed", range(1 << 16)),
     )
+    return _with_options(pick, made, wants, a, conventions) if wants.options or wants.option else made
+
+
+def _asked(problem: Problem) -> set[str]:
+    """The names by which a problem's options may be refused together."""
+    plain = {
+        "causal": problem.causal,
+        "scale": problem.scale is not None,
+        problem.route: problem.mask != "none",
+        "additive": problem.bias or (problem.mask != "none" and problem.route == "additive"),
+        "grouped": problem.heads != problem.kv_heads,
+        "rectangular": problem.queries != problem.keys,
+    }
+    return {*problem.options, *(name for name, on in plain.items() if on)}
+
+
+def _with_options(pick: Pick, made: Problem, wants: Wants, a: Abilities, conventions: Conventions) -> Problem:
+    """The problem with the option it must ask for, and now and then others; what is refused beside them is left out."""
+    for option in [*([wants.option] if wants.option else []), *wants.options]:
+        must = option == wants.option
+        if option in made.options or not getattr(a, option) or not (must or pick(option, (0, 0, 0, 1))):
+            continue
+        asking = _option(pick, made, option, a, conventions)
+        if asking is None:
+            continue
+        clashes = [pair for pair in a.refused_pairs if pair <= _asked(asking)]
+        if clashes and not must:
+            continue
+        for pair in clashes:
+            for other in pair - {option}:
+                asking = _leave_out(asking, other)
+        made = asking
+    return made
+
+
+def _option(pick: Pick, made: Problem, option: str, a: Abilities, conventions: Conventions) -> Problem | None:
+    """The problem asking for one more option; None where it doesn't fit."""
+    if option == "window":
+        if made.padding or made.mask in EMPTY_MASKS:
+            return None
+        if made.queries > made.keys:
+            made = made.but(queries=made.keys, keys=made.queries)
+        if made.mask_shape == "B11S" and made.mask != "none":
+            made = made.but(mask="none", route="bool", mask_shape="LS")
+        if (
+            made.causal and conventions.alignment != conventions.window_anchor
+        ):  # a row may lie outside of one of the two
+            made = made.but(queries=made.keys)
+        two = conventions.window == "left and right"
+        left = pick("left", (1, 2, 0, 3, 4, 5) if two else (1, 2, 3, 4, 5))
+        return made.but(left=left, right=pick("right", (0, 1, 2, 3, 5)) if two and a.window_right else -1)
+    if option == "softcap":
+        return made.but(softcap=pick("cap", CAPS))
+    if option == "padding":
+        if made.mask in EMPTY_MASKS or made.route == "padding":
+            return None
+        # padding keeps the first keys: a window or a causal row beyond them sees none
+        return None if made.window else made.but(padding=True)
+    return made.but(**{option: True})
+
+
+def _leave_out(problem: Problem, name: str) -> Problem:
+    plain: dict[str, dict[str, Any]] = {
+        "causal": {"causal": False},
+        "scale": {"scale": None},
+        "grouped": {"kv_heads": problem.heads},
+        "rectangular": {"queries": problem.keys},
+    }
+    if name in OPTIONS:
+        return problem.without(name)
+    return problem.but(**plain.get(name, {"mask": "none", "route": "bool", "mask_shape": "LS", "bias": False}))
 
 
 def _allowed(sizes: Sequence[int], a: Abilities) -> Sequence[int]:
@@ -242,7 +337,8 @@ def _heads(pick: Pick, wants: Wants, a: Abilities, long: bool) -> tuple[int, int
     if a.grouped and wants.grouped is not False and (wants.grouped or pick("grouped", (0, 0, 1))):
         heads, kv_heads = pick("groups", ((4, 2), (6, 2), (6, 3), (3, 1), (8, 4), (16, 8)))
         return heads, kv_heads
-    heads = pick("heads", _at_least(wants.min_heads, (1, 2) if long else (1, 2, 3, 5)))
+    several = (3, 5, 6, 12, 1) if wants.option == "alibi" else (1, 2, 3, 5)
+    heads = pick("heads", _at_least(wants.min_heads, (1, 2) if long else several))
     return heads, heads
 
 

@@ -20,7 +20,9 @@ class CorruptCase(ValueError):
 class Problem:
     """Sizes, mask structure, options, regime of values and a seed. Goes to JSON and back.
 
-    B = batch, H = heads, Hkv = kv_heads, L = queries, S = keys, D = head_dim, Dv = value_dim.
+    B = batch, H = heads, Hkv = kv_heads, L = queries, S = keys, D = head_dim, Dv = value_dim. `left` and `right` are the
+    numbers of a window, -1 without end (a window of one number has it in `left`); `softcap` is 0 where there is none;
+    `padding` is a key padding mask beside the mask.
     """
 
     batch: int = 1
@@ -39,6 +41,12 @@ class Problem:
     scale: float | None = None
     regime: str = "normal"
     seed: int = 0
+    left: int = -1
+    right: int = -1
+    softcap: float = 0.0
+    alibi: bool = False
+    sinks: bool = False
+    padding: bool = False
 
     def __post_init__(self) -> None:
         if min(self.batch, self.heads, self.kv_heads, self.queries, self.keys, self.head_dim, self.value_dim) < 0:
@@ -47,6 +55,28 @@ class Problem:
             raise CorruptCase(f"heads={self.heads} is no multiple of kv_heads={self.kv_heads}")
         if self.mask not in MASKS + EMPTY_MASKS or self.regime not in REGIMES:
             raise CorruptCase(f"unknown mask {self.mask!r} or regime {self.regime!r}")
+
+    @property
+    def window(self) -> bool:
+        """Whether the problem asks for a window."""
+        return self.left >= 0 or self.right >= 0
+
+    @property
+    def options(self) -> frozenset[str]:
+        """The options that the problem asks for, by the names of `Wants.options`."""
+        asked = {
+            "window": self.window,
+            "softcap": bool(self.softcap),
+            "alibi": self.alibi,
+            "sinks": self.sinks,
+            "padding": self.padding,
+        }
+        return frozenset(name for name, on in asked.items() if on)
+
+    def without(self, option: str) -> Problem:
+        """This problem without one of its options."""
+        off: dict[str, dict[str, Any]] = {"window": {"left": -1, "right": -1}, "softcap": {"softcap": 0.0}}
+        return self.but(**off.get(option, {option: False}))
 
     @property
     def size(self) -> int:
@@ -72,7 +102,7 @@ class Problem:
             if name not in known:
                 raise CorruptCase(f"unknown field {name!r} in the problem; known: {', '.join(known)}")
             default = known[name].default
-            expected = (float, int, type(None)) if name == "scale" else (type(default),)
+            expected = {"scale": (float, int, type(None)), "softcap": (float, int)}.get(name, (type(default),))
             if not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected):
                 raise CorruptCase(f"{name} = {value!r} has the wrong type, expected {type(default).__name__}")
         return cls(**data)
@@ -90,6 +120,13 @@ class Problem:
             parts.append("bias")
         if self.scale is not None:
             parts.append(f"scale={self.scale:g}")
+        if self.window:
+            parts.append(f"window {self.left}" if self.right < 0 else f"window ({self.left}, {self.right})")
+        if self.softcap:
+            parts.append(f"softcap={self.softcap:g}")
+        parts += [words for on, words in ((self.alibi, "ALiBi slopes"), (self.sinks, "sinks")) if on]
+        if self.padding:
+            parts.append("key padding")
         if self.regime != "normal":
             parts.append(f"{self.regime} values")
         return ", ".join(parts) + f", seed {self.seed}"

@@ -6,6 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..targets.call import Array, BoolArray, Call
+from ..targets.conventions import Conventions
+from ..targets.options import Window, band, window_of_number
 from .dtypes import round_to
 from .problem import Problem
 
@@ -15,10 +17,12 @@ def generator(problem: Problem, stream: int = 0) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=[problem.seed, stream]))
 
 
-def call_of(problem: Problem, alignment: str = "top-left", single_query: str = "as aligned") -> Call:
+def call_of(problem: Problem, conventions: Conventions | None = None) -> Call:
     """The call that a problem stands for. Each row sees a key, except where the mask is one of the empty kinds."""
+    conventions = conventions or Conventions()
     query, key, value = tensors(problem)
-    visible = mask_of(problem, alignment, single_query)
+    padding = padding_of(problem)
+    visible = mask_of(problem, conventions, padding)
     bias = None
     if problem.bias:
         bias = generator(problem, 3).integers(-24, 25, mask_axes(problem)) / 8.0
@@ -33,7 +37,30 @@ def call_of(problem: Problem, alignment: str = "top-left", single_query: str = "
         route=problem.route,
         causal=problem.causal,
         scale=problem.scale,
+        window=window_of(problem, conventions.window),
+        softcap=problem.softcap or None,
+        slopes=generator(problem, 4).integers(1, 9, problem.heads) / 16.0 if problem.alibi else None,
+        sinks=generator(problem, 5).integers(-8, 9, problem.heads) / 4.0 if problem.sinks else None,
+        padding=padding,
     )
+
+
+def window_of(problem: Problem, choice: str) -> Window | None:
+    """What the window of a problem shows (left, right), None without end, by the target's convention."""
+    if not problem.window:
+        return None
+    if choice == "left and right":
+        left, right = (None if n < 0 else n for n in (problem.left, problem.right))
+        return left, right
+    return window_of_number(problem.left, choice)
+
+
+def padding_of(problem: Problem) -> BoolArray | None:
+    """A key padding mask (B, S), True = attend: the first keys of each sample are real, and at least one."""
+    if not problem.padding:
+        return None
+    lengths = generator(problem, 6).integers(1, max(problem.keys, 1) + 1, problem.batch)
+    return np.asarray(np.arange(problem.keys) < lengths[:, None])
 
 
 def tensors(problem: Problem) -> tuple[Array, Array, Array]:
@@ -103,7 +130,7 @@ def causal_triangle(queries: int, keys: int, alignment: str, single_query: str =
     return np.tri(queries, keys, keys - queries if alignment == "bottom-right" else 0, dtype=bool)
 
 
-def mask_of(problem: Problem, alignment: str, single_query: str = "as aligned") -> BoolArray | None:
+def mask_of(problem: Problem, conventions: Conventions, padding: BoolArray | None = None) -> BoolArray | None:
     """The boolean mask (True = attend) in the shape in which it is passed; None without one."""
     if problem.mask == "none":
         return None
@@ -112,8 +139,12 @@ def mask_of(problem: Problem, alignment: str, single_query: str = "as aligned") 
     if p.mask not in ("empty-row", "empty-sample", "empty-all"):
         allowed = np.ones((p.queries, p.keys), dtype=bool)
         if p.causal:
-            allowed = causal_triangle(p.queries, p.keys, alignment, single_query)
-        mask = _never_empty(mask, allowed)
+            allowed = causal_triangle(p.queries, p.keys, conventions.alignment, conventions.single_query)
+        window = window_of(problem, conventions.window)
+        if window is not None:
+            allowed = allowed & band(window, p.queries, p.keys, conventions.window_anchor)
+        # What every sample's padding leaves: the mask may be shared by the batch.
+        mask = _never_empty(mask, allowed if padding is None else allowed & padding.all(0))
     return mask[0, 0] if p.mask_shape == "LS" else mask
 
 
@@ -162,7 +193,7 @@ def _never_empty(mask: BoolArray, allowed: BoolArray) -> BoolArray:
     queries, keys = allowed.shape
     if keys == 0 or queries == 0:
         return mask
-    if mask.shape[2] == 1:  # one row for all queries: the first key is the one that every query may see
+    if mask.shape[2] == 1 and queries > 1:  # one row for all queries: the first key is the one that every query may see
         dead = ~(mask & allowed).any(-1).all(-1, keepdims=True)
         mask[..., 0] |= dead
         return mask

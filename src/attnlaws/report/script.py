@@ -125,9 +125,11 @@ def _own_index(target: Target, failure: Broken) -> tuple[int, ...]:
     """The index of an element in the target's own axes."""
     assert failure.index is not None
     b, h, i, c = failure.index
+    queries = 0 if failure.call is None else failure.call.query.shape[2]
     return {
         "BHSD": (b, h, i, c),
         "BSHD": (b, i, h, c),
+        "packed": (b * queries + i, h, c),
         "SHD": (i, h, c),
         "HSD": (h, i, c),
         "BSD": (b, i, c),

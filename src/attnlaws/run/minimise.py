@@ -39,6 +39,12 @@ def _smaller(problem: Problem) -> Iterator[Problem]:
     for name, plain in _PLAIN.items():
         if getattr(problem, name) != plain:
             yield from _legal(problem, **{name: plain})
+    for option in sorted(problem.options):
+        yield from _legal(problem.without(option))
+    if problem.left > 1:
+        yield from _legal(problem, left=1)
+    if problem.right > 0:
+        yield from _legal(problem, right=0)
     if problem.heads > 1 or problem.kv_heads > 1:
         if problem.kv_heads != problem.heads:
             yield from _legal(problem, heads=2 * problem.kv_heads)
@@ -73,5 +79,5 @@ def _legal(problem: Problem, **changes: object) -> Iterator[Problem]:
         changed = problem.but(**changes)
     except CorruptCase:
         return
-    if changed != problem:
+    if changed != problem or not changes:
         yield changed

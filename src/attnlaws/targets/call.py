@@ -23,7 +23,8 @@ class Call:
     (added to the scores) are given in the very shape in which the target receives them: (L, S) or
     any (B|1, H|1, L|1, S). `route` says through which parameter `visible` travels. `window` is how many keys a query
     sees on its left and right beside its own, None without end; `softcap` caps the scaled scores; `slopes` (H,) multiply
-    the distance of a key (ALiBi); `sinks` (H,) are logits that join the denominator only.
+    the distance of a key (ALiBi); `sinks` (H,) are logits that join the denominator only; `padding` (B, S) is a key padding
+    mask (True = attend) beside the mask; `dropout` is the rate asked for, in training or not.
     """
 
     query: Array
@@ -39,6 +40,9 @@ class Call:
     softcap: float | None = None
     slopes: Array | None = None
     sinks: Array | None = None
+    padding: BoolArray | None = None
+    dropout: float = 0.0
+    training: bool = False
     mask_dtype: str | None = None
     views: tuple[tuple[str, str], ...] = ()
     extra: tuple[tuple[str, Any], ...] = ()
@@ -70,6 +74,9 @@ class Answer:
     raw_shape: tuple[int, ...]
     shape_as_expected: bool
     weights: Array | None = None
+    #: log of the sum of exponentials (B, H, L), in the base that the target uses, and the dtype it came in
+    lse: Array | None = None
+    lse_dtype: str = ""
     gradients: dict[str, Array | None] = field(default_factory=dict)
     mutated: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()

@@ -21,8 +21,8 @@ class Choice:
 TABLE: dict[str, Choice] = {
     "layout": Choice(
         "axes of query, key and value",
-        ("BHSD", "BSHD", "SHD", "HSD", "BSD", "SD"),
-        "torch SDPA and ONNX: BHSD; flash-attn, JAX, Keras: BSHD; one unbatched sequence: SHD, HSD, SD; one head: BSD",
+        ("BHSD", "BSHD", "SHD", "HSD", "BSD", "SD", "packed"),
+        "torch SDPA and ONNX: BHSD; flash-attn, JAX, Keras: BSHD; one unbatched sequence: SHD, HSD, SD; one head: BSD; packed (T, H, D) with offsets: flash-attn's varlen functions",
     ),
     "output_layout": Choice(
         "axes of the output",
@@ -83,6 +83,35 @@ TABLE: dict[str, Choice] = {
         ("zeros", "nan", "uniform", "unmasked"),
         "zeros: flash-attn; uniform: MLX",
     ),
+    "window": Choice(
+        "what the numbers of a window count",
+        (
+            "left and right",
+            "n - 1 before",
+            "n before",
+            "n - 1 before, none after",
+            "n before, none after",
+            "n - 1 each side",
+            "n each side",
+        ),
+        "left and right, ends included: flash-attn, JAX, ONNX; n - 1 before: transformers, Mistral; n each side: JAX; n - 1 each side: Keras",
+    ),
+    "window_anchor": Choice(
+        "the place of the first query in a window when the lengths differ",
+        ("top-left", "bottom-right"),
+        "top-left: JAX, ONNX without a cache; bottom-right: flash-attn",
+    ),
+    "alibi": Choice(
+        "the distance that ALiBi slopes multiply",
+        ("j - i", "-|i - j|"),
+        "j - i: Press et al. 2022; -|i - j|, from the bottom-right: flash-attn",
+    ),
+    "lse_base": Choice("the base of the log-sum-exp", ("e", "2"), "e: flash-attn, JAX, flex_attention; 2: FlashInfer"),
+    "empty_lse": Choice(
+        "the log-sum-exp of a row without a key",
+        ("-inf", "+inf", "nan", "finite"),
+        "-inf: flex_attention, FlashAttention 3; +inf: flash-attn 2; finite: a finite fill",
+    ),
     "default_scale": Choice(
         "the scale where none is given",
         ("1/sqrt(D)", "1", "required"),
@@ -127,6 +156,11 @@ class Conventions:
     empty_keep: str = "zeros"
     empty_padding: str = "zeros"
     empty_causal: str = "zeros"
+    window: str = "left and right"
+    window_anchor: str = "top-left"
+    alibi: str = "j - i"
+    lse_base: str = "e"
+    empty_lse: str = "-inf"
     default_scale: str = "1/sqrt(D)"
     negative_scale: str = "computed"
     zero_scale: str = "computed"
@@ -182,6 +216,22 @@ class Abilities:
     gradients: bool = False
     mask_gradient: bool = False
     weights: bool = False
+    #: options: a window, a soft cap, ALiBi slopes, sinks, a padding mask beside another, dropout, the log-sum-exp returned
+    window: bool = False
+    softcap: bool = False
+    alibi: bool = False
+    sinks: bool = False
+    padding: bool = False
+    dropout: bool = False
+    lse: bool = False
+    #: a window has a right end of its own
+    window_right: bool = True
+    #: what stands for a window without end: "-1", "None", or nothing does
+    window_open: str = ""
+    #: pairs of options that are refused together
+    refused_pairs: frozenset[frozenset[str]] = frozenset()
+    #: axes of the log-sum-exp
+    lse_axes: str = "BHL"
     #: a key padding mask is given as numbers 1 and 0, not as booleans
     padding_numbers: bool = False
     #: the head sizes that are taken; empty where any is

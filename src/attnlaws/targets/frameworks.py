@@ -5,6 +5,8 @@ A framework is imported only when a target that uses it is met.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Protocol
 
@@ -24,6 +26,7 @@ class Framework(Protocol):
 
     def tensor(self, values: Array, dtype: str, *, view: str = "plain", grad: bool = False) -> Any: ...
     def boolean(self, values: NDArray[np.bool_]) -> Any: ...
+    def integers(self, values: NDArray[np.int64]) -> Any: ...
     def is_tensor(self, value: Any) -> bool: ...
     def to_numpy(self, value: Any) -> Array: ...
     def dtype_of(self, value: Any) -> str: ...
@@ -34,6 +37,9 @@ class Framework(Protocol):
     def refill(self, tensor: Any, values: Array) -> None: ...
     def poison(self, shape: tuple[int, ...], dtype: str) -> None: ...
     def global_state(self) -> dict[str, Any]: ...
+    def seeded(self, seed: int) -> contextlib.AbstractContextManager[None]: ...
+    def transformed(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]: ...
+    def second(self, output: Any, inputs: list[Any], upstream: Any, directions: list[Array]) -> list[Any | None]: ...
 
 
 class NumpyFramework:
@@ -49,6 +55,9 @@ class NumpyFramework:
 
     def boolean(self, values: NDArray[np.bool_]) -> NDArray[np.bool_]:
         return np.array(values)
+
+    def integers(self, values: NDArray[np.int64]) -> NDArray[np.int32]:
+        return np.array(values, dtype=np.int32)
 
     def is_tensor(self, value: Any) -> bool:
         return isinstance(value, np.ndarray | np.generic)
@@ -84,6 +93,22 @@ class NumpyFramework:
         """What a call must leave as it was."""
         return {"numpy error handling": str(np.geterr()), "numpy random state": str(np.random.get_state())}
 
+    @contextlib.contextmanager
+    def seeded(self, seed: int) -> Iterator[None]:
+        """Random numbers from a seed inside; the state is put back afterwards."""
+        before = np.random.get_state()
+        np.random.seed(seed % (1 << 32))
+        try:
+            yield
+        finally:
+            np.random.set_state(before)
+
+    def transformed(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        raise NotImplementedError("NumPy has no transformations")
+
+    def second(self, output: Any, inputs: list[Any], upstream: Any, directions: list[Array]) -> list[Any | None]:
+        raise NotImplementedError("NumPy has no gradients")
+
 
 class TorchFramework:
     """PyTorch tensors on one device."""
@@ -113,6 +138,9 @@ class TorchFramework:
 
     def boolean(self, values: NDArray[np.bool_]) -> Any:
         return self.torch.from_numpy(np.array(values)).to(self.device)
+
+    def integers(self, values: NDArray[np.int64]) -> Any:
+        return self.torch.from_numpy(np.array(values, dtype=np.int32)).to(self.device)
 
     def is_tensor(self, value: Any) -> bool:
         return isinstance(value, self.torch.Tensor)
@@ -159,6 +187,50 @@ class TorchFramework:
             "torch deterministic algorithms": torch.are_deterministic_algorithms_enabled(),
             "torch matmul precision": torch.get_float32_matmul_precision(),
         }
+
+    @contextlib.contextmanager
+    def seeded(self, seed: int) -> Iterator[None]:
+        """Random numbers from a seed inside; the states are put back afterwards."""
+        with self.torch.random.fork_rng(enabled=True):
+            self.torch.manual_seed(seed)
+            yield
+
+    def transformed(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function compiled (traced, without code generation), mapped over the batch, autocast or recording nothing."""
+        torch = self.torch
+        if kind == "compile":
+            torch.compiler.reset()
+            return torch.compile(function, backend="aot_eager")  # type: ignore[no-any-return]
+        if kind == "autocast":
+
+            def cast(*positional: Any, **keywords: Any) -> Any:
+                with torch.autocast(torch.device(self.device).type, dtype=torch.bfloat16):
+                    return function(*positional, **keywords)
+
+            return cast
+        if kind in ("no_grad", "inference_mode"):
+            return getattr(torch, kind)()(function)  # type: ignore[no-any-return]
+
+        def mapped(*positional: Any, **keywords: Any) -> Any:
+            given = [*positional, *keywords.values()]
+            axes = tuple(0 if self.is_tensor(x) and x.dim() == 4 else None for x in given)
+            count = len(positional)
+
+            def one(*parts: Any) -> Any:
+                whole = [x[None] if axis == 0 else x for x, axis in zip(parts, axes, strict=True)]
+                result = function(*whole[:count], **dict(zip(keywords, whole[count:], strict=True)))
+                return (result[0] if isinstance(result, tuple | list) else result)[0]
+
+            return torch.func.vmap(one, in_dims=axes)(*given)
+
+        return mapped
+
+    def second(self, output: Any, inputs: list[Any], upstream: Any, directions: list[Array]) -> list[Any | None]:
+        """The derivative of sum_n directions_n . gradient_n by each input."""
+        grad = self.torch.autograd.grad
+        first = grad(output, inputs, upstream, create_graph=True)
+        total = sum((g * self.tensor(d, self.dtype_of(g))).sum() for g, d in zip(first, directions, strict=True))
+        return list(grad(total, inputs, allow_unused=True))
 
 
 def lay_out(values: NDArray[Any], view: str) -> NDArray[Any]:

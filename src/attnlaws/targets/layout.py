@@ -38,7 +38,11 @@ def _with_these_sizes(target: Target, refusals: list[str]) -> Target | None:
     """Try each layout with B = 2, H = L = S = 3 and q = 0: the output is the mean of V over the length axis."""
     declared = target.conventions.known
     best: tuple[float, Target] | None = None
-    for axes, layouts in ((4, ("BHSD", "BSHD")), (3, ("BSD", "SHD", "HSD")), (2, ("SD",))):
+    if target.signature.has("offsets_q"):
+        families: tuple[tuple[int, tuple[str, ...]], ...] = ((3, ("packed",)),)
+    else:
+        families = ((4, ("BHSD", "BSHD")), (3, ("BSD", "SHD", "HSD")), (2, ("SD",)))
+    for axes, layouts in families:
         if "layout" in declared and target.conventions.layout not in layouts:
             continue
         for layout in layouts:
@@ -70,8 +74,8 @@ def _layout_score(target: Target, refusals: list[str]) -> float | None:
 
 
 def _one_layout_score(target: Target, heads: int, length: int, refusals: list[str]) -> float | None:
-    batch = 2 if target.conventions.layout in ("BHSD", "BSHD", "BSD") else 1
-    heads = heads if target.conventions.layout in ("BHSD", "BSHD", "SHD", "HSD") else 1
+    batch = 2 if target.conventions.layout in ("BHSD", "BSHD", "BSD", "packed") else 1
+    heads = heads if target.conventions.layout in ("BHSD", "BSHD", "SHD", "HSD", "packed") else 1
     size = target.abilities.head_dims[0]
     call = plain_call(batch, heads, length, length, size, size, seed=11, dtype=target.abilities.dtypes[0])
     call = call.but(query=np.zeros_like(call.query))

@@ -29,10 +29,25 @@ NAMES: dict[str, tuple[str, ...]] = {
         "return_attention_weights",
     ),
     "module": ("module",),
-    "window": ("window_size", "sliding_window", "local_window_size", "window"),
-    "softcap": ("softcap", "logit_cap", "attn_logits_soft_cap", "logits_soft_cap", "attn_logit_softcapping"),
+    "window": ("window_size", "sliding_window", "local_window_size", "window", "attn_window_size"),
+    "window_left": ("window_left", "left_window_size"),
+    "window_right": ("window_right", "right_window_size"),
+    "softcap": (
+        "softcap",
+        "soft_cap",
+        "logit_cap",
+        "logit_softcapping",
+        "attn_logits_soft_cap",
+        "logits_soft_cap",
+        "attn_logit_softcapping",
+    ),
     "alibi": ("alibi_slopes",),
-    "sinks": ("sinks", "s_aux", "learnable_sink"),
+    "sinks": ("sinks", "s_aux", "learnable_sink", "attention_sinks", "head_sink"),
+    "lse": ("return_lse", "return_softmax_lse", "return_logsumexp", "return_residual"),
+    "offsets_q": ("cu_seqlens_q", "cu_seqlens", "cu_seq_q", "cu_seq_lens_q"),
+    "offsets_k": ("cu_seqlens_k", "cu_seqlens_kv", "cu_seq_k", "cu_seq_lens_k"),
+    "longest_q": ("max_seqlen_q", "max_seqlen", "max_q", "max_length_q"),
+    "longest_k": ("max_seqlen_k", "max_seqlen_kv", "max_k", "max_length_k"),
 }
 
 ROLE_OF: dict[str, str] = {name: role for role, names in NAMES.items() for name in names}

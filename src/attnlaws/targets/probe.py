@@ -6,6 +6,7 @@ With q = 0 every visible key weighs the same, so with V = one-hot rows the outpu
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from .conventions import Conventions
 from .frameworks import frameworks_to_try
 from .layout import find_layout
 from .probe_masks import MASK, SQUARE, mask_call, probe_empty_rows, probe_mask_and_causal, probe_masks
+from .probe_options import probe_options
 from .signature import CannotAdapt, understand
 from .target import Target
 from .trying import FAILS, base_call, effective_mask, nearest, plain_call, refusal_of, size_of, triangle, with_abilities
@@ -53,14 +55,27 @@ def adapt(
         target = bare.but(
             conventions=Conventions().found("declared", **(declared or {})), declared=tuple(declared or ())
         )
-        found = find_layout(target, refusals)
+        before = candidate.global_state()
+        found = find_layout(target, refusals) or find_layout(_without_dropout(target), refusals)
         if found is not None:
             found = _probe(found, routes)
+            found = found.but(disturbed=_disturbed(before, candidate.global_state()))
             return found.but(contradicted=_contradicted(bare, declared, routes)) if declared else found
     raise CannotAdapt(
         f"{name} can't be called as attention: {refusals[0] if refusals else 'it gave nothing'}; if it takes other axes, "
         "sizes or results, wrap it in a function (query, key, value) of its own"
     )
+
+
+def _disturbed(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
+    """Settings that the calls of the probe changed; random states may, where dropout was tried."""
+    return tuple(name for name in before if before[name] != after[name] and "random" not in name)
+
+
+def _without_dropout(target: Target) -> Target:
+    """The target with its dropout parameter left at its default: a module or None, in textbooks, and no rate."""
+    roles = {role: p for role, p in target.signature.roles.items() if role != "dropout" or p.required}
+    return target.but(signature=replace(target.signature, roles=roles))
 
 
 def _contradicted(
@@ -87,13 +102,16 @@ def _probe(target: Target, routes: tuple[str, ...] | None) -> Target:
     target = probe_mask_and_causal(target)
     target = probe_empty_rows(target)
     target = _scale(target)
+    target = probe_options(target)
     return _gradients(target)
 
 
 def _sizes(target: Target) -> Target:
     layout = target.conventions.layout
     target = with_abilities(
-        target, batch=layout in ("BHSD", "BSHD", "BSD"), heads=layout in ("BHSD", "BSHD", "SHD", "HSD")
+        target,
+        batch=layout in ("BHSD", "BSHD", "BSD", "packed"),
+        heads=layout in ("BHSD", "BSHD", "SHD", "HSD", "packed"),
     )
     batch, heads = (2 if target.abilities.batch else 1), (4 if target.abilities.heads else 1)
     target, refusals = _head_dims(target, batch, heads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .call import Answer, Array, Call, TargetRaised, WrongResult
+from .call import Answer, Array, BoolArray, Call, TargetRaised, WrongResult
 from .conventions import Abilities, Conventions
 from .frameworks import Framework
+from .options import option_arguments, packed_arguments
 from .signature import Signature
 
 
@@ -34,6 +36,8 @@ class Target:
     contradicted: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     #: how to find the target again in another process; None where it was given as an object
     address: str | None = None
+    #: global settings that were others after the probe than before
+    disturbed: tuple[str, ...] = ()
 
     def but(self, **changes: Any) -> Target:
         """This target with some fields changed."""
@@ -47,12 +51,13 @@ class Target:
         wanted: tuple[str, ...] = ("query", "key", "value"),
         watch: bool = False,
         weights: bool = False,
+        lse: bool = False,
     ) -> Answer:
         """Call the target. With `upstream` (B, H, L, Dv) the gradients of `wanted` operands come back too.
 
         Raises TargetRaised with the target's own exception, WrongResult where no output can be read.
         """
-        arguments, operands = self.arguments(call, wanted if upstream is not None else (), weights)
+        arguments, operands = self.arguments(call, wanted if upstream is not None else (), weights, lse)
         before = {role: self._bits(value) for role, value in operands.items()} if watch else {}
         try:
             with contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
@@ -67,26 +72,93 @@ class Target:
             answer = replace(answer, gradients=self._gradients(raw, operands, upstream, call, wanted))
         return answer
 
+    def kept(self, call: Call, other: Call) -> bool:
+        """Whether the result of a call still holds its values after another call. Raises as a plain call does."""
+        (positional, keywords), _ = self.arguments(call, (), False)
+        (others, named), _ = self.arguments(other, (), False)
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
+                first = self.function(*positional, **keywords)
+                raw = first[0] if isinstance(first, tuple | list) else first
+                before = self._bits(raw)
+                self.function(*others, **named)
+                return before == self._bits(raw)
+        except Exception as error:
+            raise TargetRaised(error) from error
+
     def refilled(self, call: Call, other: Call) -> Answer:
         """The answer to `other` when its values are written into the very tensors of `call`, after a first call with those.
 
         Both calls have the same sizes. Raises as a plain call does.
         """
         (positional, keywords), operands = self.arguments(call, (), False)
+        _, fresh = self.arguments(other, (), False)
         try:
             with contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
                 self.function(*positional, **keywords)
-                for role, array in (("query", other.query), ("key", other.key), ("value", other.value)):
-                    self.framework.refill(operands[role], self.into_layout(array))
+                for role, tensor in operands.items():
+                    self.framework.refill(tensor, self.framework.to_numpy(fresh[role]))
                 result = self.function(*positional, **keywords)
         except Exception as error:
             raise TargetRaised(error) from error
         return self._read(result, other, operands)[0]
 
+    def transformed(self, kind: str) -> Target:
+        """This target compiled, mapped over its batch, under autocast or without gradients recorded, by its framework."""
+        return self.but(function=self.framework.transformed(kind, self.function))
+
+    def second(self, call: Call, upstream: Array, directions: list[Array]) -> list[Array | None]:
+        """The second derivative along `directions` of (q, k, v): the gradient of sum_n direction_n . d_n, by q, k and v.
+
+        Raises TargetRaised where the target has none.
+        """
+        (positional, keywords), operands = self.arguments(call, ("query", "key", "value"), False)
+        inputs = [operands[role] for role in ("query", "key", "value")]
+        laid = [self.into_layout(direction) for direction in directions]
+        try:
+            raw = self.function(*positional, **keywords)
+            raw = raw[0] if isinstance(raw, tuple | list) else raw
+            above = self.framework.tensor(self._upstream(upstream), call.dtype)
+            found = self.framework.second(raw, inputs, above.reshape(raw.shape), laid)
+        except Exception as error:
+            raise TargetRaised(error) from error
+        return [None if g is None else self.from_layout(self.framework.to_numpy(g), call.sizes[0]) for g in found]
+
+    def packed(self, pieces: list[Call], tail: int) -> list[Array]:
+        """Sequences of different lengths in one packed call, each (1, H, L, D); `tail` rows of NaN follow the last.
+
+        Returns the output of each. Raises as a plain call does.
+        """
+        first = pieces[0]
+        batched = {
+            role: np.concatenate([getattr(piece, role)[0].swapaxes(0, 1) for piece in pieces])
+            for role in ("query", "key", "value")
+        }
+        rows = {role: np.concatenate([x, np.full((tail, *x.shape[1:]), np.nan)]) for role, x in batched.items()}
+        (positional, keywords), _ = self.arguments(first, (), False)
+        given: dict[str, Any] = {r: self.framework.tensor(x, first.dtype) for r, x in rows.items()}
+        queries, keys = ([getattr(piece, role).shape[2] for piece in pieces] for role in ("query", "key"))
+        given.update(packed_arguments(self, queries, keys))
+        names = [p.name for p in self.signature.by_position]
+        changed = {self.signature.roles[role].name: value for role, value in given.items()}
+        positional = [changed.get(name, value) for name, value in zip(names, positional, strict=False)]
+        keywords.update({name: value for name, value in changed.items() if name not in names[: len(positional)]})
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
+                result = self.function(*positional, **keywords)
+        except Exception as error:
+            raise TargetRaised(error) from error
+        raw = result[0] if isinstance(result, tuple | list) else result
+        values = self.framework.to_numpy(raw)
+        if values.ndim != 3 or values.shape[0] < sum(queries):
+            raise WrongResult(f"returned shape {values.shape} for {sum(queries)} packed queries")
+        ends = np.cumsum([0, *queries])
+        return [values[a:b].swapaxes(0, 1)[None] for a, b in itertools.pairwise(ends)]
+
     # -- arguments ---------------------------------------------------------------------------------------------
 
     def arguments(
-        self, call: Call, grads: tuple[str, ...], weights: bool
+        self, call: Call, grads: tuple[str, ...], weights: bool, lse: bool = False
     ) -> tuple[tuple[list[Any], dict[str, Any]], dict[str, Any]]:
         """Positional and keyword arguments, and the tensors among them by role."""
         views = dict(call.views)
@@ -105,12 +177,15 @@ class Target:
             given["grouped"] = True
         if self.signature.has("weights"):
             given["weights"] = weights
+        if self.signature.has("lse"):
+            given["lse"] = lse
         if self.signature.has("module"):
             given["module"] = _stand_in_module(call)
-        if self.signature.has("dropout"):
-            given["dropout"] = 0.0
-        if self.signature.has("training"):
-            given["training"] = False
+        given.update(option_arguments(self, call))
+        if self.conventions.layout == "packed":
+            batch, _, _, queries, keys, _, _ = call.sizes
+            given.update(packed_arguments(self, [queries] * batch, [keys] * batch))
+        operands.update({role: given[role] for role in ("alibi", "sinks") if role in given})
         given.update(dict(call.extra))
         return self._placed(given), operands
 
@@ -133,21 +208,16 @@ class Target:
         """The mask and bias of a call, as the target wants them."""
         given: dict[str, Any] = {}
         bias = call.bias
+        if call.padding is not None:
+            given["padding"] = self._padding(call.padding, call.dtype)
         if call.visible is not None:
             visible, route = call.visible, call.route
             if route == "additive":
                 additive = np.where(visible, 0.0 if bias is None else bias, -np.inf)
                 bias = additive
             elif route == "padding":
-                means = self.conventions.padding_means
                 row = np.broadcast_to(visible, (call.sizes[0], 1, 1, call.sizes[4]))[:, 0, 0, :]
-                shown = row if means == "attend" else ~row
-                numbers = self.abilities.padding_numbers
-                given["padding"] = (
-                    self.framework.tensor(shown.astype(np.float64), call.dtype)
-                    if numbers
-                    else self.framework.boolean(shown)
-                )
+                given["padding"] = self._padding(row, call.dtype)
             elif route == "keep":
                 given["mask"] = self.framework.tensor(self._mask_shape(visible.astype(np.float64), call), call.dtype)
             else:
@@ -162,6 +232,13 @@ class Target:
             given["bias" if self.bias_has_own_parameter else "mask"] = tensor
         return given
 
+    def _padding(self, row: BoolArray, dtype: str) -> Any:
+        """A key padding mask (B, S), True = attend, in the target's polarity and type."""
+        shown = row if self.conventions.padding_means == "attend" else ~row
+        if self.abilities.padding_numbers:
+            return self.framework.tensor(shown.astype(np.float64), dtype)
+        return self.framework.boolean(shown)
+
     @property
     def untried(self) -> tuple[str, ...]:
         """Parameters that no law tries: options without a law yet, unknown ones, and those whose every use is refused."""
@@ -172,10 +249,11 @@ class Target:
             "padding": "padding" in a.routes,
             "causal": c.causal == "flag",
             "scale": a.scale,
+            **dict.fromkeys(("window", "window_left", "window_right"), a.window),
+            **{role: getattr(a, role) for role in ("softcap", "alibi", "sinks", "dropout", "lse")},
         }
-        without = ("window", "softcap", "alibi", "sinks", "dropout", "training")
         roles = self.signature.roles
-        names = [roles[role].name for role in roles if role in without or not used.get(role, True)]
+        names = [roles[role].name for role in roles if not used.get(role, True)]
         return (*names, *self.signature.unknown)
 
     @property
@@ -207,15 +285,19 @@ class Target:
             return array
         if layout == "BSHD":
             return np.ascontiguousarray(array.swapaxes(1, 2))
+        if layout == "packed":
+            return np.ascontiguousarray(array.swapaxes(1, 2)).reshape(-1, array.shape[1], array.shape[3])
         if layout == "SHD":
             return np.ascontiguousarray(array[0].swapaxes(0, 1))
         if layout == "HSD":
             return np.asarray(array[0])
         return np.asarray(array[:, 0] if layout == "BSD" else array[0, 0])
 
-    def from_layout(self, array: Array, *, output: bool = False) -> Array:
+    def from_layout(self, array: Array, batch: int, *, output: bool = False) -> Array:
         """The axes of the target into (B, H, L, D)."""
         layout = self.output_axes if output else self.conventions.layout
+        if layout == "packed":
+            return array.reshape(batch, -1, *array.shape[1:]).swapaxes(1, 2)
         if layout == "BHSD":
             return array
         if layout == "BSHD":
@@ -243,14 +325,17 @@ class Target:
             if values.size != int(np.prod(expected)):
                 raise WrongResult(f"returned shape {values.shape}, expected {expected}")
             values = values.reshape(expected)
+        lse, lse_dtype = self._lse(result, (batch, heads, queries))
         answer = Answer(
-            output=self.from_layout(values, output=True),
+            output=self.from_layout(values, batch, output=True),
             dtype=self.framework.dtype_of(raw),
             kind=self.framework.kind_of(raw),
             device=self.framework.device_of(raw),
             raw_shape=tuple(raw.shape),
             shape_as_expected=shape_ok,
             weights=self._weights(result, (batch, heads, queries, keys)),
+            lse=lse,
+            lse_dtype=lse_dtype,
             aliases=tuple(r for r, tensor in operands.items() if self.framework.shares_memory(raw, tensor)),
         )
         return answer, raw
@@ -259,6 +344,7 @@ class Target:
         return {
             "BHSD": (batch, heads, queries, width),
             "BSHD": (batch, queries, heads, width),
+            "packed": (batch * queries, heads, width),
             "SHD": (queries, heads, width),
             "HSD": (heads, queries, width),
             "BSD": (batch, queries, width),
@@ -274,17 +360,30 @@ class Target:
                 return self.framework.to_numpy(item).reshape(shape)
         return None
 
+    def _lse(self, result: Any, shape: tuple[int, int, int]) -> tuple[Array | None, str]:
+        """The log-sum-exp beside the output, (B, H, L): the first further tensor of its size."""
+        if not isinstance(result, tuple | list):
+            return None, ""
+        batch, heads, queries = shape
+        own = {"BHL": (batch, heads, queries), "BLH": (batch, queries, heads)}[self.abilities.lse_axes]
+        if self.conventions.layout == "packed":
+            own = (heads, batch * queries) if self.abilities.lse_axes == "BHL" else (batch * queries, heads)  # type: ignore[assignment]
+        for item in result[1:]:
+            if self.framework.is_tensor(item) and [n for n in item.shape if n != 1] == [n for n in own if n != 1]:
+                values = self.framework.to_numpy(item).reshape(own)
+                if self.conventions.layout == "packed":
+                    rows = values if self.abilities.lse_axes == "BHL" else values.swapaxes(0, 1)
+                    values = rows.reshape(heads, batch, queries).swapaxes(0, 1)
+                elif self.abilities.lse_axes == "BLH":
+                    values = values.swapaxes(1, 2)
+                return values, self.framework.dtype_of(item)
+        return None, ""
+
     def _gradients(
         self, raw: Any, operands: dict[str, Any], upstream: Array, call: Call, wanted: tuple[str, ...]
     ) -> dict[str, Array | None]:
         """Gradients of the wanted operands; None for one that the output doesn't depend on by the framework's word."""
-        laid = upstream
-        exchanged = self.conventions.output_layout != "as the input"
-        if exchanged:
-            laid = self.but(conventions=replace(self.conventions, output_layout="as the input")).into_layout(upstream)
-            laid = np.ascontiguousarray(laid.swapaxes(0, 1) if laid.ndim == 3 else laid.swapaxes(1, 2))
-        else:
-            laid = self.into_layout(upstream)
+        laid = self._upstream(upstream)
         view = dict(call.views).get("upstream", "plain")
         tensor = self.framework.tensor(np.ascontiguousarray(laid).reshape(raw.shape), call.dtype, view=view)
         roles = [role for role in wanted if role in operands]
@@ -296,11 +395,18 @@ class Target:
         for role, gradient in zip(roles, found, strict=True):
             if gradient is None:
                 out[role] = None
-            elif role == "bias":
+            elif role in ("bias", "alibi", "sinks"):
                 out[role] = self.framework.to_numpy(gradient)
             else:
-                out[role] = self.from_layout(self.framework.to_numpy(gradient))
+                out[role] = self.from_layout(self.framework.to_numpy(gradient), call.sizes[0])
         return out
+
+    def _upstream(self, upstream: Array) -> Array:
+        """An upstream gradient (B, H, L, Dv) in the axes of the output."""
+        if self.conventions.output_layout == "as the input":
+            return np.ascontiguousarray(self.into_layout(upstream))
+        laid = self.but(conventions=replace(self.conventions, output_layout="as the input")).into_layout(upstream)
+        return np.ascontiguousarray(laid.swapaxes(0, 1) if laid.ndim == 3 else laid.swapaxes(1, 2))
 
     def _bits(self, tensor: Any) -> bytes:
         return self.framework.to_numpy(tensor).tobytes()
@@ -315,8 +421,8 @@ def _describe(result: Any) -> str:
 class _StandIn:
     """What a function of transformers' attention interface reads from its module."""
 
-    def __init__(self, groups: int) -> None:
-        self.training = False
+    def __init__(self, groups: int, training: bool) -> None:
+        self.training = training
         self.num_key_value_groups = groups
         self.is_causal = False
         self.attention_dropout = 0.0
@@ -325,4 +431,4 @@ class _StandIn:
 
 
 def _stand_in_module(call: Call) -> Any:
-    return _StandIn(call.query.shape[1] // max(call.key.shape[1], 1))
+    return _StandIn(call.query.shape[1] // max(call.key.shape[1], 1), call.training)

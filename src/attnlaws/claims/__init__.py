@@ -1,0 +1,1 @@
+"""The claims ledger: what three texts on attention say, measured, and what is right."""
