@@ -1,4 +1,4 @@
-"""Write docs/laws.md, docs/conventions.md and docs/claims.md from the laws, the table of conventions and the ledger.
+"""Write docs/laws.md, conventions.md, claims.md and kill-matrix.md from the laws, the conventions, the ledger and the faults.
 
 python docs/make.py
 """
@@ -10,6 +10,9 @@ from pathlib import Path
 
 from attnlaws.claims.claim import TEXTS
 from attnlaws.claims.ledger import Result, run, summary
+from attnlaws.faults import matrix
+from attnlaws.faults.case import Fault
+from attnlaws.faults.matrix import Kill, Matrix
 from attnlaws.judge.precision import PROFILES
 from attnlaws.laws.law import Law
 from attnlaws.laws.load import load_laws
@@ -87,6 +90,58 @@ unit roundoff, w the weights.
 This page is written by `python docs/make.py` from `attnlaws.claims`.
 """
 
+KILLS = f"""# The kill matrix
+
+Every fault of the catalogue against every law: what catches it, on how little, and what the diagnosis says of it.
+
+```
+attnlaws faults                           # the faults
+attnlaws faults "causal sees next"        # one of them, with what catches it
+attnlaws faults --run "causal sees next"  # the same, tried now
+attnlaws faults --run                     # all of them, and the right functions: about 20 minutes on one core; --jobs 2
+```
+
+The last one prints a line a fault and a summary, and ends with 0 only if every fault is caught, none is named as another, and
+no right function is red. What it found when it was last stored (`--save`, in a checkout) is below. This page is written by
+`python docs/make.py` from `src/attnlaws/faults/kills.json`; `tests/test_kill_matrix.py` holds it against the catalogue and
+tries a sample of it again.
+
+Each law gets up to {matrix.FIRST} problems of its covering design, seed {matrix.SEED}, until it breaks. That is less than a
+quick check, which gives twice as many and lets Hypothesis search on. A fault that no law meets on so few gets more, at most as
+many as in a full check, until one law breaks: it then has one law only. Tracing compilers and the laws of chance are tried
+there only.
+
+## Summary
+
+"""
+
+KILLS_FAULTS = f"""
+* *first law*: the first that the report shows as broken. A law whose more basic law is broken too is folded under that one.
+* *problems*: how many the first law took. *elements*: of query, key and value together in its smallest witness, found in
+  {matrix.SHRINKING} attempts. `attnlaws faults NAME` prints the witness. *laws*: how many break.
+* *diagnosis*: what the report says it reads like. A fault is named only where it gives every output or gradient that the target
+  gives, on generic problems and on the witnesses, and the truth doesn't; otherwise nothing is named. *named right* is this
+  fault, by its name, first.
+* A fault that is no step, such as one of memory, strides or state, has no output of its own to compare with, and is not named.
+  It is told all the same: by the words of the law in the last column, which says what is wrong ("the call changes query in
+  place").
+
+## Faults
+
+| fault | what happens instead | first law | problems | elements | laws | diagnosis |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
+
+KILLS_LAWS = """
+## Laws
+
+How many faults each law catches, how many it is the first to meet, and those that no other law catches. A law without faults
+here is about what no fault of the catalogue does.
+
+| law | catches | first | only this law catches |
+| --- | --- | --- | --- |
+"""
+
 
 def laws() -> str:
     """The page of laws, one heading a family."""
@@ -148,7 +203,43 @@ def claim_row(result: Result) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("*", "\\*") for cell in cells) + " |"
 
 
+def kill_matrix(stored: Matrix) -> str:
+    """The page of the kill matrix, as stored."""
+    order = {fault.name: place for place, fault in enumerate(matrix.select())}
+    kills = sorted(stored.kills, key=lambda kill: order[kill.fault])
+    controls = [f"* {matrix.control_line(c)}" for c in stored.controls]
+    parts = [KILLS, *(f"* {line}\n" for line in matrix.summary(stored).splitlines())]
+    parts += ["\nThe right functions:\n\n", "\n".join(" ".join(c.split()) for c in controls), "\n", KILLS_FAULTS]
+    faults = {fault.name: fault for fault in matrix.select()}
+    parts += [kill_row(kill, faults[kill.fault]) + "\n" for kill in kills]
+    parts += [KILLS_LAWS, *(law_row(name, kills) + "\n" for name in load_laws())]
+    return "".join(parts)
+
+
+def kill_row(kill: Kill, fault: Fault) -> str:
+    """One fault as a row of its table."""
+    told = f"{kill.diagnosis}; told by {fault.law}" if matrix.told_by_its_law(kill) else kill.diagnosis
+    what = " ".join([fault.sentence, *(f"({source_link(source)})" for source in fault.sources)])
+    cells = (kill.fault, what, kill.first, str(kill.problems), str(kill.size), str(len(kill.laws)), told)
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("*", "\\*") for cell in cells) + " |"
+
+
+def source_link(source: str) -> str:
+    """owner/repository#number as a link."""
+    place, number = source.split("#")
+    return f"[{source}](https://github.com/{place}/issues/{number})"
+
+
+def law_row(name: str, kills: list[Kill]) -> str:
+    """One law as a row of its table."""
+    caught = [kill for kill in kills if name in kill.laws]
+    first = sum(kill.first == name for kill in kills)
+    only = ", ".join(kill.fault for kill in caught if len(kill.laws) == 1)
+    return f"| {name} | {len(caught)} | {first} | {only} |"
+
+
 if __name__ == "__main__":
     (HERE / "laws.md").write_text(laws(), encoding="utf-8")
     (HERE / "conventions.md").write_text(conventions(), encoding="utf-8")
     (HERE / "claims.md").write_text(claims(), encoding="utf-8")
+    (HERE / "kill-matrix.md").write_text(kill_matrix(matrix.load()), encoding="utf-8")

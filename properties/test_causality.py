@@ -139,6 +139,7 @@ def test_flag_is_triangle(trial: Trial) -> None:
     """o(causal) = o(mask = [j <= i + offset]), offset 0 (top-left) or S - L (bottom-right), for L != S both ways."""
     call, triangle = trial.call, trial.triangle()
     trial.suitable(bool(triangle.any(-1).all()))
+    trial.suitable(call.window is None or not trial.abilities.window_causal)
     routes = [r for r in trial.abilities.routes if r != "padding"]
     route = routes[int(trial.rng.integers(0, len(routes)))]
     masked = call.but(causal=False, visible=triangle, route=route)

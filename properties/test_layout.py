@@ -143,7 +143,7 @@ def _empty(trial: Trial) -> None:
     nothing = slice(0, 0)
     cases = [("keys", call.but(key=call.key[:, :, nothing], value=call.value[:, :, nothing]))]
     cases.append(("queries", call.but(query=call.query[:, :, nothing])))
-    if trial.abilities.batch:
+    if trial.abilities.batch and trial.conventions.layout != "packed":
         cases.append(("samples", call.but(query=call.query[:0], key=call.key[:0], value=call.value[:0])))
     for what, empty in cases:
         try:

@@ -183,7 +183,8 @@ def test_sensitivity(trial: Trial) -> None:
     """
     call = trial.call
     without: list[tuple[str, Call]] = []
-    if call.causal and trial.conventions.causal == "flag":
+    needed = call.window is not None and trial.abilities.window_causal
+    if call.causal and trial.conventions.causal == "flag" and not needed:
         without.append(("the causal flag", call.but(causal=False)))
     if call.visible is not None:
         without.append((f"the {call.route} mask", call.but(visible=None)))
@@ -302,3 +303,47 @@ def test_scale_not_on_mask(trial: Trial) -> None:
     trial.agrees_with_oracle(
         trial.run(call).output, call, "with q = 0 the weights are not softmax(mask): the mask is scaled"
     )
+
+
+@law(
+    "masks.empty-with-causal",
+    "a row that mask and causality together leave without a key sees nothing of the future",
+    wants=Wants(causal=True, masks=("random", "padding-right", "banded", "first-half"), bias=False, min_queries=2, min_keys=2,
+                rectangular=False, regimes=("normal", "integer")),
+    applies=lambda t: None if t.conventions.mask_and_causal == "intersection" and t.abilities.routes and t.abilities.causal
+    else "takes no mask with the causal flag",
+    basis=("causality.flag-and-mask", "masks.empty-row"),
+    share=0.6,
+)  # fmt: skip
+def test_empty_with_causal(trial: Trial) -> None:
+    """Row i masked for all j <= i gives zeros, NaN, a mean over all keys or over those up to i, or the row without the mask.
+
+    What it must not give is a mixture that depends on what the mask shows of the future.
+    """
+    call = trial.call
+    trial.suitable(call.visible is not None)
+    assert call.visible is not None
+    mask = np.array(call.full(call.visible))
+    row = int(trial.rng.integers(0, trial.problem.queries - 1))
+    trial.suitable(call.route != "padding" and call.visible.shape[-2] > 1)
+    mask[:, :, row, : row + 1] = False
+    mask[:, :, row, row + 1 :] = True
+    given = mask if "BHLS" in trial.abilities.mask_shapes else mask[0, 0]
+    trial.suitable(given.ndim == 4 or "LS" in trial.abilities.mask_shapes)
+    whole = call.but(visible=given)
+    got = trial.run(whole).output[:, :, row]
+    exact = trial.exact(whole)
+    rest = np.where(exact.visible.any(-1)[..., None], trial.run(whole).output, exact.output)
+    trial.agrees_with_oracle(rest, whole, "a row emptied by mask and causality changes other rows", exact)
+    value = np.repeat(call.value, trial.problem.heads // trial.problem.kv_heads, axis=1)
+    free = trial.exact(call.but(visible=None))
+    allowed = trial.bound(call.but(visible=None), trial.ladder(call.dtype)[-1], free)[:, :, row] + 0.02
+    means = [value.mean(2), value[:, :, : row + 1].mean(2), free.output[:, :, row], np.zeros_like(got)]
+    with np.errstate(all="ignore"):
+        fits = any(bool((np.abs(got - mean) <= allowed).all()) for mean in means) or bool(np.isnan(got).all())
+    trial.evidence.add(got.size, 0.0)
+    if not fits:
+        raise Broken(
+            f"row {row}, emptied by mask and causality together, gives none of: zeros, NaN, a mean over all keys or "
+            "those up to its own, the row without the mask", call=whole,
+        )  # fmt: skip

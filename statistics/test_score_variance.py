@@ -43,11 +43,13 @@ def test_score_variance(trial: Trial) -> None:
 
     def sample(stage: int) -> Estimate:
         rng = np.random.Generator(np.random.Philox(key=[trial.problem.seed, 100 + stage]))
-        total, count, block = 0.0, 0, 64 if trial.conventions.layout == "packed" else 8192
-        for _ in range(PAIRS // block):
-            query = rng.standard_normal((block, 1, 1, dim)).astype(np.float32).astype(float)
-            key = rng.standard_normal((block, 1, 2, dim)).astype(np.float32).astype(float)
-            weights = trial.weights(Call(query, key, np.zeros((block, 1, 2, dim)), trial.call.dtype))
+        # Pairs are samples, or heads where samples are packed one after another.
+        batch, heads = (1, 128) if trial.conventions.layout == "packed" else (8192, 1)
+        total, count = 0.0, 0
+        for _ in range(PAIRS // (batch * heads)):
+            query = rng.standard_normal((batch, heads, 1, dim)).astype(np.float32).astype(float)
+            key = rng.standard_normal((batch, heads, 2, dim)).astype(np.float32).astype(float)
+            weights = trial.weights(Call(query, key, np.zeros((batch, heads, 2, dim)), trial.call.dtype))
             with np.errstate(all="ignore"):
                 scores = np.log(weights[..., 1] / weights[..., 0]) / np.sqrt(2.0)
             good = np.isfinite(scores)

@@ -10,6 +10,7 @@ import time
 import warnings
 
 from right_attention import RIGHT
+from right_options import RIGHT_OPTIONS
 
 from attnlaws import api
 from attnlaws.run.check import run_checks
@@ -25,7 +26,7 @@ def main() -> int:
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     alarms = runs = problems = 0
-    for right in RIGHT:
+    for right in [*RIGHT, *RIGHT_OPTIONS]:
         if options.only and right.name not in options.only:
             continue
         started = time.monotonic()

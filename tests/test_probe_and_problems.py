@@ -219,10 +219,10 @@ def test_arguments_that_go_by_position_only_do() -> None:
 
 
 def test_options_without_a_law_are_named() -> None:
-    def attention(q, k, v, window_size=None, block_size=64):  # type: ignore[no-untyped-def]
+    def attention(q, k, v, return_lse=False, block_size=64):  # type: ignore[no-untyped-def]
         return attend(q, k, v)
 
-    assert api.target_of(attention).untried == ("window_size", "block_size")
+    assert api.target_of(attention).untried == ("return_lse", "block_size")
 
 
 def test_heads_inside_the_last_axis_are_told() -> None:

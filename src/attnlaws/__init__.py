@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from .api import card as card
     from .api import check as check
+    from .api import diff as diff
     from .api import parametrize as parametrize
     from .api import probe as probe
+    from .run.diff import Difference as Difference
     from .run.ledger import LawsBroken as LawsBroken
     from .run.ledger import Report as Report
 
 __version__ = "0.1.0"
-__all__ = ["LawsBroken", "Report", "card", "check", "parametrize", "probe"]
+__all__ = ["Difference", "LawsBroken", "Report", "card", "check", "diff", "parametrize", "probe"]
 
 
 def __getattr__(name: str) -> Any:
@@ -22,6 +24,10 @@ def __getattr__(name: str) -> Any:
         from .run import ledger
 
         return getattr(ledger, name)
+    if name == "Difference":
+        from .run.diff import Difference
+
+        return Difference
     if name in __all__:
         from . import api
 

@@ -1,4 +1,4 @@
-"""The Python face: check, probe, parametrize."""
+"""The Python face: check, diff, probe, parametrize."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 from .report.case import FOLDER, write_case
 from .report.script import write_script
 from .run.check import run_checks, select
+from .run.diff import PROBLEMS, Difference, run_diff
 from .run.ledger import COULD_NOT_TELL, HELD, NOT_APPLICABLE, Report
 from .targets.address import load_target
 from .targets.conventions import declared
@@ -49,6 +50,23 @@ def check(
     """
     made = target_of(target, device=device, conventions=conventions)
     return run_checks(made, laws=laws, profile=profile, budget=budget, seed=seed, dtypes=dtypes)
+
+
+def diff(
+    first: Any,
+    second: Any,
+    *,
+    seed: int = 0,
+    problems: int = PROBLEMS,
+    device: str = "cpu",
+    dtypes: Sequence[str] | None = None,
+) -> Difference:
+    """Where two attention functions differ, and which convention or fault explains it; the report prints itself.
+
+    Each is called in its own words: axes, the meaning of True in a mask. Example: print(attnlaws.diff(mine, theirs))
+    """
+    made = target_of(first, device=device), target_of(second, device=device)
+    return run_diff(*made, seed=seed, problems=problems, dtypes=dtypes)
 
 
 def probe(target: Any, *, device: str = "cpu") -> Target:

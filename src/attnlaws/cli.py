@@ -89,6 +89,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _run_options(check)
     check.set_defaults(run=_check)
+    _diff_parser(commands.add_parser("diff", help="where two targets differ, and what explains it"))
     probe = commands.add_parser("probe", help="a target's conventions, as a card")
     probe.add_argument("target", metavar="TARGET")
     probe.add_argument("--device", default="cpu")
@@ -96,6 +97,12 @@ def _parser() -> argparse.ArgumentParser:
     laws = commands.add_parser("laws", help="the list of laws, or one law with its formula")
     laws.add_argument("law", nargs="?")
     laws.set_defaults(run=_laws)
+    faults = commands.add_parser("faults", help="the named faults: all, one with what catches it, or all tried now")
+    faults.add_argument("fault", nargs="*", metavar="NAME")
+    faults.add_argument("--run", action="store_true", dest="now", help="try them now: some 15 minutes for all")
+    faults.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default 1)")
+    faults.add_argument("--save", action="store_true", help="with --run: write kills.json, in a checkout")
+    faults.set_defaults(run=_faults)
     claims = commands.add_parser(
         "claims", help="claims about attention in three texts: true, false, and what was measured"
     )
@@ -107,6 +114,27 @@ def _parser() -> argparse.ArgumentParser:
     replay.add_argument("--device", default="cpu")
     replay.set_defaults(run=_replay)
     return parser
+
+
+def _diff_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("first", metavar="A", help="a target, as for check")
+    parser.add_argument("second", metavar="B", help="another target")
+    parser.add_argument("--problems", type=_count, default=150, metavar="N", help="about so many (default 150)")
+    parser.add_argument("--seed", type=int, default=0, help="another seed tries other problems (default 0)")
+    parser.add_argument(
+        "--budget", type=_seconds, default=120.0, metavar="60s", help="a limit in seconds (default 120)"
+    )
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--dtype", action="append", metavar="DTYPE", help="only this dtype; may be given again, or with commas"
+    )
+    parser.set_defaults(run=_diff)
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of problems; write 1 or more")
+    return int(text)
 
 
 def _run_options(parser: argparse.ArgumentParser) -> None:
@@ -193,17 +221,50 @@ class Progress:
         sys.stderr.flush()
 
     def law(self, name: str, number: int, total: int, judged: int) -> None:
+        """Called for every problem of a law."""
+        self.now_and_then(f"law {number + 1} of {total}: {name}, {judged} problems")
+
+    def now_and_then(self, text: str) -> None:
         """Called for every problem; shows at most four lines a second live, one every five seconds otherwise."""
         now = time.monotonic()
         if now - self.last >= (0.25 if self.live else 5.0):
             self.last = now
-            self.say(f"{now - self.started:5.1f} s  law {number + 1} of {total}: {name}, {judged} problems")
+            self.say(f"{now - self.started:5.1f} s  {text}")
 
     def clear(self) -> None:
         """Remove the live line."""
         if self.live:
             sys.stderr.write("\r\x1b[K")
             sys.stderr.flush()
+
+
+def _diff(options: argparse.Namespace) -> int:
+    """1 where they differ, 0 where no difference was found, 4 where nothing could be compared."""
+    from . import api
+    from .run.diff import run_diff
+
+    progress = Progress()
+    targets = []
+    for name in (options.first, options.second):
+        progress.say(f"{name}: importing and probing")
+        targets.append(api.target_of(name, device=options.device))
+    dtypes = [d for given in options.dtype or [] for d in given.split(",")] or None
+    try:
+        found = run_diff(
+            *targets,
+            seed=options.seed,
+            problems=options.problems,
+            dtypes=dtypes,
+            budget=options.budget,
+            progress=progress.now_and_then,
+        )
+    except ValueError as error:
+        if type(error) is ValueError:
+            raise _Usage(str(error)) from error
+        raise
+    progress.clear()
+    print(found)
+    return found.exit_code
 
 
 def _probe(options: argparse.Namespace) -> int:
@@ -220,9 +281,65 @@ def _laws(options: argparse.Namespace) -> int:
         for law in select(None):
             print(f"{law.name:<32} {law.statement}")
         return OK
+    from .faults.matrix import about_law, load
+
+    matrix = load()
     for law in select([options.law]):
-        print(f"{law.name}: {law.statement}\n\n{law.formula}\n")
+        print(f"{law.name}: {law.statement}\n\n{law.formula}\n\n{about_law(law, matrix)}\n")
     return OK
+
+
+def _faults(options: argparse.Namespace) -> int:
+    from .faults.matrix import UnknownFault, about_fault, load, select
+
+    try:
+        chosen = select(options.fault)
+    except UnknownFault as error:
+        raise _Usage(str(error)) from error
+    if options.now:
+        return _run_faults(options, [fault.name for fault in chosen])
+    if options.save:
+        raise _Usage("--save keeps what --run finds: attnlaws faults --run --save")
+    if not options.fault:
+        for fault in chosen:
+            print(f"{fault.name:<34} {fault.sentence}")
+        return OK
+    stored = {row.fault: row for row in load().kills}
+    for fault in chosen:
+        print(f"{about_fault(fault, stored.get(fault.name))}\n")
+    return OK
+
+
+def _run_faults(options: argparse.Namespace, names: list[str]) -> int:
+    """Each fault is tried now; 1 where one is not caught or named as another, or where a right function is red."""
+    from .faults import matrix
+
+    if options.jobs < 1:
+        raise _Usage("--jobs is 1 or more")
+    if options.save and (options.fault or not matrix.CHECKOUT.exists()):
+        raise _Usage("--save is for all faults, in a checkout: attnlaws faults --run --save")
+    progress = Progress()
+    rows: list[matrix.Kill] = []
+    controls: list[matrix.Control] = []
+    print(matrix.table(matrix.Matrix(())))
+    for row in matrix.run(names, options.jobs):
+        rows.append(row)
+        progress.clear()
+        print(matrix.line(row), flush=True)
+        if progress.live:
+            progress.say(f"{time.monotonic() - progress.started:5.1f} s  {len(rows)} of {len(names)} faults")
+    if not options.fault:
+        for control in matrix.run_controls(options.jobs):
+            controls.append(control)
+            progress.clear()
+            print(matrix.control_line(control), flush=True)
+    progress.clear()
+    made = matrix.Matrix(tuple(rows), tuple(controls))
+    print(f"\n{matrix.summary(made)}")
+    if options.save:
+        matrix.save(made)
+        print(f"written to {matrix.STORED}; now run python docs/make.py")
+    return OK if made.clean else BROKEN
 
 
 def _claims(options: argparse.Namespace) -> int:

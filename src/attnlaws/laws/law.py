@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Law:
-    """A named law. `basis` names more basic laws: where one of them is broken too, this one is folded under it."""
+    """A named law. `basis` names more basic laws: where one of them is broken too, this one is folded under it.
+
+    A `slow` law takes seconds: it is left for the profiles full and soak, unless it is asked for by name.
+    """
 
     name: str
     statement: str
@@ -26,6 +29,7 @@ class Law:
     exact: bool
     basis: tuple[str, ...]
     share: float
+    slow: bool = False
 
     @property
     def formula(self) -> str:
@@ -54,6 +58,7 @@ def law(
     exact: bool = False,
     basis: tuple[str, ...] = (),
     share: float = 1.0,
+    slow: bool = False,
 ) -> Callable[[Callable[[Trial], None]], Callable[[_Runner], None]]:
     """Register a law; what is left in the module is a pytest test of the same name.
 
@@ -61,7 +66,7 @@ def law(
     """
 
     def decorate(body: Callable[[Trial], None]) -> Callable[[_Runner], None]:
-        made = Law(name, statement, wants or Wants(), body, applies, exact, basis, share)
+        made = Law(name, statement, wants or Wants(), body, applies, exact, basis, share, slow)
         LAWS[name] = made
 
         def test(attention_law: _Runner) -> None:

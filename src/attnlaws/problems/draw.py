@@ -116,7 +116,7 @@ class Wants:
             or not p.options <= {*self.options, self.option}
             or (self.option is not None and self.option not in p.options)
             or any(pair <= _asked(p) for pair in a.refused_pairs)
-            or (p.window and (p.queries > p.keys or p.padding))
+            or (p.window and (p.queries > p.keys or p.padding or (a.window_causal and not p.causal)))
             or (p.window and p.mask != "none" and (p.mask_shape == "B11S" or p.mask in EMPTY_MASKS))
             or (p.window and p.causal and p.queries != p.keys and conventions.alignment != conventions.window_anchor)
             or (p.padding and p.mask in EMPTY_MASKS)
@@ -223,6 +223,10 @@ def _option(pick: Pick, made: Problem, option: str, a: Abilities, conventions: C
             made.causal and conventions.alignment != conventions.window_anchor
         ):  # a row may lie outside of one of the two
             made = made.but(queries=made.keys)
+        if a.window_causal and not made.causal:
+            if made.mask != "none" or (made.queries != made.keys and not a.rectangular_causal):
+                made = made.but(mask="none", route="bool", mask_shape="LS", bias=False, queries=made.keys)
+            made = made.but(causal=True)
         two = conventions.window == "left and right"
         left = pick("left", (1, 2, 0, 3, 4, 5) if two else (1, 2, 3, 4, 5))
         return made.but(left=left, right=pick("right", (0, 1, 2, 3, 5)) if two and a.window_right else -1)

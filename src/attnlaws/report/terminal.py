@@ -191,7 +191,7 @@ def side_by_side(seen: NDArray[np.bool_], truth: NDArray[np.bool_], where: str =
 def diagnosis(report: Report) -> str:
     """What the target does instead."""
     if report.diagnosis is None:
-        return ""
+        return "".join(f"seen         {line}\n" for line in report.hints)
     words, fix = report.diagnosis
     return f"reads like   {words}\nfix          {fix}\n"
 

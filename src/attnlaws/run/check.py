@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..faults.diagnose import diagnose
+from ..faults.hints import hints
 from ..judge.precision import PROFILES
 from ..laws.law import Law
 from ..laws.load import load_laws
@@ -20,7 +21,7 @@ from ..problems.problem import Problem
 from ..targets.conventions import Abilities
 from ..targets.target import Target
 from .budget import deadline_alarm
-from .ledger import BROKEN, COULD_NOT_TELL, FAULT, Report, Verdict
+from .ledger import BROKEN, COULD_NOT_TELL, FAULT, NOT_APPLICABLE, Report, Verdict
 from .one_law import Effort, OutOfTime, run_law, try_law
 
 PROFILES_OF_EFFORT = {
@@ -75,7 +76,7 @@ def run_checks(
     """
     chosen = select(laws)
     _known_precisions(target)
-    target = _only_dtypes(target, dtypes)
+    target = only_dtypes(target, dtypes)
     effort, limit = PROFILES_OF_EFFORT[profile]
     limit = budget if budget is not None else limit
     session = Session()
@@ -92,6 +93,11 @@ def run_checks(
             try:
                 if out_of_time:
                     raise OutOfTime
+                if law.slow and profile not in ("full", "soak") and law.name not in (laws or ()):
+                    verdicts.append(
+                        Verdict(law.name, law.statement, NOT_APPLICABLE, "takes seconds: tried with --full")
+                    )
+                    continue
                 now = time.monotonic()
                 share = (started + limit - now) * law.share / sum(later.share for later in chosen[number:])
                 verdicts.append(
@@ -114,7 +120,8 @@ def run_checks(
         verdicts = _folded(verdicts, {law.name: law for law in chosen})
         found = report()
         if found.failures and not out_of_time and time.monotonic() < started + limit:
-            found = replace(found, diagnosis=_diagnosis(target, verdicts, seed))
+            diagnosis, seen = _diagnosis(target, verdicts, seed)
+            found = replace(found, diagnosis=diagnosis, hints=seen)
     return found
 
 
@@ -124,14 +131,19 @@ def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno}); please report this"
 
 
-def _diagnosis(target: Target, verdicts: list[Verdict], seed: int) -> tuple[str, str] | None:
-    """What the target does instead, where its broken laws are about values."""
+def _diagnosis(target: Target, verdicts: list[Verdict], seed: int) -> tuple[tuple[str, str] | None, tuple[str, ...]]:
+    """What the target does instead, where its broken laws are about values; else what its breaks show."""
     witnesses = tuple(v.witness for v in verdicts if v.status == BROKEN and v.witness is not None)
+    roots = tuple(v.witness for v in verdicts if v.status == BROKEN and v.witness is not None and v.under is None)
+    if not witnesses:
+        return None, ()
     try:
-        found = diagnose(target, seed=seed, witnesses=witnesses) if witnesses else None
+        found = diagnose(target, seed=seed, witnesses=witnesses)
+        if found is not None:
+            return (str(found), found.fault.fix), ()
+        return None, hints(target, roots, seed)
     except OutOfTime:
-        return None
-    return None if found is None else (str(found), found.fault.fix)
+        return None, ()
 
 
 def _ticker(progress: Progress | None, name: str, number: int, total: int) -> Callable[[int], None]:
@@ -149,7 +161,8 @@ def _known_precisions(target: Target) -> None:
             raise ValueError(f"precision of {dtype} = {name!r} is not one of: {', '.join(known)}")
 
 
-def _only_dtypes(target: Target, dtypes: Sequence[str] | None) -> Target:
+def only_dtypes(target: Target, dtypes: Sequence[str] | None) -> Target:
+    """The target with these dtypes alone. Raises ValueError for one that it doesn't take."""
     if not dtypes:
         return target
     missing = [d for d in dtypes if d not in target.abilities.dtypes]

@@ -51,6 +51,8 @@ class Report:
     files: dict[str, tuple[str, str]] = field(default_factory=dict)
     #: what the target does instead, and the fix, where a named fault reproduces it
     diagnosis: tuple[str, str] | None = None
+    #: what is seen of the breaks where no named fault explains them
+    hints: tuple[str, ...] = ()
 
     @property
     def failures(self) -> tuple[Verdict, ...]:

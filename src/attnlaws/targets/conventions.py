@@ -224,6 +224,8 @@ class Abilities:
     padding: bool = False
     dropout: bool = False
     lse: bool = False
+    #: a window is taken in causal calls only
+    window_causal: bool = False
     #: a window has a right end of its own
     window_right: bool = True
     #: what stands for a window without end: "-1", "None", or nothing does

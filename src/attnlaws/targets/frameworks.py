@@ -6,6 +6,7 @@ A framework is imported only when a target that uses it is met.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Protocol
@@ -200,7 +201,7 @@ class TorchFramework:
         torch = self.torch
         if kind == "compile":
             torch.compiler.reset()
-            return torch.compile(function, backend="aot_eager")  # type: ignore[no-any-return]
+            return _quietly(torch.compile(function, backend="aot_eager"))
         if kind == "autocast":
 
             def cast(*positional: Any, **keywords: Any) -> Any:
@@ -231,6 +232,20 @@ class TorchFramework:
         first = grad(output, inputs, upstream, create_graph=True)
         total = sum((g * self.tensor(d, self.dtype_of(g))).sum() for g, d in zip(first, directions, strict=True))
         return list(grad(total, inputs, allow_unused=True))
+
+
+def _quietly(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function without what the compiler has to say about it."""
+
+    def quiet(*positional: Any, **keywords: Any) -> Any:
+        before = logging.root.manager.disable
+        logging.disable(logging.CRITICAL)
+        try:
+            return function(*positional, **keywords)
+        finally:
+            logging.disable(before)
+
+    return quiet
 
 
 def lay_out(values: NDArray[Any], view: str) -> NDArray[Any]:

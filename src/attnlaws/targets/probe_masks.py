@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from .call import ROUTES, Array, BoolArray, Call, TargetRaised, WrongResult
+from .recover import recover_weights
 from .target import Target
 from .trying import FAILS, base_call, effective_mask, refusal_of, triangle, with_abilities
 
@@ -110,8 +111,8 @@ def _route(target: Target, route: str, mask: BoolArray, shape: str, before: list
             return target, True
         other = effective_mask(target, call.but(visible=~call.visible))
         agree, opposed = int((seen != truth).sum()), int((other != truth).sum())
-        if target.signature.has("module") and agree and opposed:
-            return target, False
+        if agree and opposed and (target.signature.has("module") or _adds_numbers(target, call, before)):
+            return with_abilities(target, {"bool mask": "it is added to the scores as 1 and 0"}), False
         sure = "probed" if min(agree, opposed) == 0 else "unclear"
         means = "attend" if agree <= opposed else "masked"
         return target.but(conventions=target.conventions.found(sure, mask_means=means)), True
@@ -119,6 +120,24 @@ def _route(target: Target, route: str, mask: BoolArray, shape: str, before: list
         return target, _is_additive(target, call, seen, truth)
     # 1/0 floats: only where -inf/0 floats are not understood, since a convention has one reading.
     return target, "additive" not in before and bool((seen == truth).all())
+
+
+def _adds_numbers(target: Target, call: Call, before: list[str]) -> bool:
+    """Whether a function for additive masks adds booleans too, as 1 and 0, so that they are no masks to it.
+
+    A parameter named `attn_mask` is left out: torch, whose name that is, documents boolean masks for it.
+    """
+    role = target.signature.roles.get("mask")
+    if "additive" not in before or role is None or role.name == "attn_mask" or call.visible is None:
+        return False
+    try:
+        weights = recover_weights(target, call.but(query=np.zeros_like(call.query)))
+    except FAILS:
+        return False
+    given = np.exp(call.full(call.visible).astype(np.float64))
+    if target.conventions.causal == "always":
+        given = given * triangle(call.query.shape[2], call.key.shape[2], target.conventions.alignment)
+    return bool(np.abs(weights - given / given.sum(-1, keepdims=True)).max() < 0.02)
 
 
 def _is_additive(target: Target, call: Call, seen: BoolArray, truth: BoolArray) -> bool:

@@ -29,9 +29,9 @@ def probe_options(target: Target) -> Target:
         target = _alibi(target)
     routes = target.abilities.routes
     if "padding" in routes and len(routes) > 1:
-        both = asking(target, "padding", _masked(target))
-        refusal = refusal_of(target, both)
-        target = with_abilities(target, {"a mask with padding": refusal}, padding=refusal is None)
+        refused = [refusal_of(target, asking(target, "padding", _masked(target, r))) for r in routes if r != "padding"]
+        taken = None in refused
+        target = with_abilities(target, {"a mask with padding": None if taken else refused[0]}, padding=taken)
     target = _lse(target)
     return _pairs(target)
 
@@ -39,7 +39,7 @@ def probe_options(target: Target) -> Target:
 def asking(target: Target, option: str, call: Call) -> Call:
     """The call asking for one more option, with plain values."""
     if option == "window":
-        return call.but(window=_some_window(target))
+        return call.but(window=_some_window(target), causal=call.causal or target.abilities.window_causal)
     if option == "softcap":
         return call.but(softcap=4.0)
     if option == "alibi":
@@ -66,8 +66,7 @@ def _some_window(target: Target) -> Window:
     return window_of_number(3, target.conventions.window)
 
 
-def _masked(target: Target) -> Call:
-    route = next(r for r in target.abilities.routes if r != "padding")
+def _masked(target: Target, route: str) -> Call:
     return mask_call(target, route, SQUARE | np.eye(4, dtype=bool), target.abilities.mask_shapes[0])
 
 
@@ -104,6 +103,10 @@ def _window_form(target: Target) -> tuple[Target | None, str | None]:
         tried = target.but(conventions=target.conventions.found("declared" if known else "unclear", window=mine[0]))
         call = asking(tried, "window", base_call(tried, 9, 9))
         said = refusal_of(tried, call)
+        if said is not None and target.conventions.causal == "flag":
+            call = call.but(causal=True)
+            tried = with_abilities(tried, window_causal=True)
+            said = refusal_of(tried, call)
         if said is not None:
             refusal = refusal or said
             continue
@@ -121,7 +124,7 @@ def _window_form(target: Target) -> tuple[Target | None, str | None]:
 
 def _shown(target: Target, window: Window, queries: int, keys: int, anchor: str) -> Array:
     shown = band(window, queries, keys, anchor)
-    if target.conventions.causal == "always":
+    if target.conventions.causal == "always" or target.abilities.window_causal:
         shown = shown & triangle(queries, keys, target.conventions.alignment)
     return np.asarray(shown)
 
@@ -130,7 +133,7 @@ def _window_end(target: Target) -> Target:
     """Whether -1 or None stands for a side without end."""
     for end in ("-1", "None"):
         tried = with_abilities(target, window_open=end)
-        call = base_call(tried, 9, 9, window=(2, None))
+        call = base_call(tried, 9, 9, window=(2, None), causal=target.abilities.window_causal)
         if refusal_of(tried, call) is None:
             seen = effective_mask(tried, call)[0, 0]
             if (seen == _shown(tried, (2, None), 9, 9, "top-left")).all():

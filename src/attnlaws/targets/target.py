@@ -16,6 +16,7 @@ from .call import Answer, Array, BoolArray, Call, TargetRaised, WrongResult
 from .conventions import Abilities, Conventions
 from .frameworks import Framework
 from .options import option_arguments, packed_arguments
+from .reading import read_result
 from .signature import Signature
 
 
@@ -64,7 +65,7 @@ class Target:
                 result = self.function(*arguments[0], **arguments[1])
         except Exception as error:
             raise TargetRaised(error) from error
-        answer, raw = self._read(result, call, operands)
+        answer, raw = read_result(self, result, call, operands)
         if watch:
             after = {role: self._bits(value) for role, value in operands.items()}
             answer = replace(answer, mutated=tuple(role for role in before if before[role] != after[role]))
@@ -101,7 +102,7 @@ class Target:
                 result = self.function(*positional, **keywords)
         except Exception as error:
             raise TargetRaised(error) from error
-        return self._read(result, other, operands)[0]
+        return read_result(self, result, other, operands)[0]
 
     def transformed(self, kind: str) -> Target:
         """This target compiled, mapped over its batch, under autocast or without gradients recorded, by its framework."""
@@ -297,7 +298,7 @@ class Target:
         """The axes of the target into (B, H, L, D)."""
         layout = self.output_axes if output else self.conventions.layout
         if layout == "packed":
-            return array.reshape(batch, -1, *array.shape[1:]).swapaxes(1, 2)
+            return array.reshape(batch, array.shape[0] // max(batch, 1), *array.shape[1:]).swapaxes(1, 2)
         if layout == "BHSD":
             return array
         if layout == "BSHD":
@@ -308,76 +309,7 @@ class Target:
             return array[None]
         return array[:, None] if layout == "BSD" else array[None, None]
 
-    # -- results -----------------------------------------------------------------------------------------------
-
-    def _read(self, result: Any, call: Call, operands: dict[str, Any]) -> tuple[Answer, Any]:
-        """The output in a raw result, and what it looked like."""
-        raw = result
-        if isinstance(result, tuple | list) and result and not self.framework.is_tensor(result):
-            raw = result[0]  # where the output stands in every library seen
-        if not self.framework.is_tensor(raw):
-            raise WrongResult(f"returned {_describe(result)}, not a {self.framework.name} array")
-        batch, heads, _, queries, keys, _, value_dim = call.sizes
-        expected = self._expected_shape(batch, heads, queries, value_dim)
-        values = self.framework.to_numpy(raw)
-        shape_ok = values.shape == expected
-        if not shape_ok:
-            if values.size != int(np.prod(expected)):
-                raise WrongResult(f"returned shape {values.shape}, expected {expected}")
-            values = values.reshape(expected)
-        lse, lse_dtype = self._lse(result, (batch, heads, queries))
-        answer = Answer(
-            output=self.from_layout(values, batch, output=True),
-            dtype=self.framework.dtype_of(raw),
-            kind=self.framework.kind_of(raw),
-            device=self.framework.device_of(raw),
-            raw_shape=tuple(raw.shape),
-            shape_as_expected=shape_ok,
-            weights=self._weights(result, (batch, heads, queries, keys)),
-            lse=lse,
-            lse_dtype=lse_dtype,
-            aliases=tuple(r for r, tensor in operands.items() if self.framework.shares_memory(raw, tensor)),
-        )
-        return answer, raw
-
-    def _expected_shape(self, batch: int, heads: int, queries: int, width: int) -> tuple[int, ...]:
-        return {
-            "BHSD": (batch, heads, queries, width),
-            "BSHD": (batch, queries, heads, width),
-            "packed": (batch * queries, heads, width),
-            "SHD": (queries, heads, width),
-            "HSD": (heads, queries, width),
-            "BSD": (batch, queries, width),
-            "SD": (queries, width),
-        }[self.output_axes]
-
-    def _weights(self, result: Any, shape: tuple[int, int, int, int]) -> Array | None:
-        """Weights returned beside the output: the first further tensor of shape (B, H, L, S)."""
-        if not isinstance(result, tuple | list):
-            return None
-        for item in result[1:]:
-            if self.framework.is_tensor(item) and [n for n in item.shape if n != 1] == [n for n in shape if n != 1]:
-                return self.framework.to_numpy(item).reshape(shape)
-        return None
-
-    def _lse(self, result: Any, shape: tuple[int, int, int]) -> tuple[Array | None, str]:
-        """The log-sum-exp beside the output, (B, H, L): the first further tensor of its size."""
-        if not isinstance(result, tuple | list):
-            return None, ""
-        batch, heads, queries = shape
-        own = {"BHL": (batch, heads, queries), "BLH": (batch, queries, heads)}[self.abilities.lse_axes]
-        if self.conventions.layout == "packed":
-            own = (heads, batch * queries) if self.abilities.lse_axes == "BHL" else (batch * queries, heads)  # type: ignore[assignment]
-        for item in result[1:]:
-            if self.framework.is_tensor(item) and [n for n in item.shape if n != 1] == [n for n in own if n != 1]:
-                values = self.framework.to_numpy(item).reshape(own)
-                if self.conventions.layout == "packed":
-                    rows = values if self.abilities.lse_axes == "BHL" else values.swapaxes(0, 1)
-                    values = rows.reshape(heads, batch, queries).swapaxes(0, 1)
-                elif self.abilities.lse_axes == "BLH":
-                    values = values.swapaxes(1, 2)
-                return values, self.framework.dtype_of(item)
-        return None, ""
+    # -- gradients ---------------------------------------------------------------------------------------------
 
     def _gradients(
         self, raw: Any, operands: dict[str, Any], upstream: Array, call: Call, wanted: tuple[str, ...]
@@ -410,12 +342,6 @@ class Target:
 
     def _bits(self, tensor: Any) -> bytes:
         return self.framework.to_numpy(tensor).tobytes()
-
-
-def _describe(result: Any) -> str:
-    if isinstance(result, tuple | list):
-        return f"a {type(result).__name__} of {', '.join(type(item).__name__ for item in result) or 'nothing'}"
-    return f"{result!r}" if result is None or isinstance(result, int | float | str) else type(result).__name__
 
 
 class _StandIn:
