@@ -142,9 +142,7 @@ def test_flag_is_triangle(trial: Trial) -> None:
     trial.suitable(call.window is None or not trial.abilities.window_causal)
     routes = [r for r in trial.abilities.routes if r != "padding"]
     route = routes[int(trial.rng.integers(0, len(routes)))]
-    masked = call.but(causal=False, visible=triangle, route=route)
-    if "LS" not in trial.abilities.mask_shapes:
-        masked = masked.but(visible=np.broadcast_to(triangle, masked.full(triangle).shape).copy())
+    masked = call.but(causal=False, visible=trial.in_shape(triangle), route=route)
     trial.agree(
         trial.run().output,
         call,
@@ -157,8 +155,6 @@ def test_flag_is_triangle(trial: Trial) -> None:
 def _needs_both(target: Target) -> str | None:
     missing = "takes no causal flag" if target.conventions.causal != "flag" else None
     missing = missing or (None if target.abilities.routes else "takes no mask")
-    if missing is None and target.conventions.mask_and_causal == "refused":
-        return f"refuses a mask with the causal flag ({target.abilities.refusals.get('mask and causal', '')})"
     if missing is None and target.conventions.mask_and_causal == "the mask alone":
         return "with a mask, the mask alone counts: a rule of its interface"
     return missing
@@ -173,14 +169,57 @@ def _needs_both(target: Target) -> str | None:
     applies=_needs_both,
 )
 def test_flag_and_mask(trial: Trial) -> None:
-    """o(causal, mask m) = o(mask m and [j <= i])."""
+    """o(causal, mask m) = o(mask m and [j <= i]). A target that refuses some such calls is tried on others: Dv = D."""
     call = trial.call
+    if trial.conventions.mask_and_causal == "refused":
+        call = _both(trial)
     trial.suitable(call.visible is not None)
     try:
-        both = trial.run()
+        both = trial.run(call)
     except Crashed as refusal:
+        trial.evidence.add(1, 0.0)  # a clear error
+        trial.suitable(trial.conventions.mask_and_causal == "refused")
         raise Unsuitable from refusal
     trial.agrees_with_oracle(both.output, call, "causal with a mask is not the intersection of the two")
+
+
+def _both(trial: Trial) -> Call:
+    """The causal call with a random mask of queries and keys on top, its values as wide as its keys."""
+    call = trial.call
+    routes = [r for r in trial.abilities.routes if r != "padding"]
+    trial.suitable(bool(routes) and call.query.shape[2] <= call.key.shape[2])
+    mask = trial.rng.random((call.query.shape[2], call.key.shape[2])) < 0.6
+    mask[:, 0] = True
+    value = np.resize(call.value, call.key.shape)
+    return call.but(value=value, visible=trial.in_shape(mask), route=routes[0])
+
+
+@law(
+    "causality.empty-rows",
+    "rows that the causal triangle leaves without a key give what the card says",
+    wants=replace(CAUSAL, regimes=("normal", "integer")),
+    applies=lambda t: (
+        None if t.conventions.alignment == "bottom-right" and t.abilities.rectangular_causal else "leaves no row without a key"
+    ),
+    basis=("causality.future-keys",),
+    share=0.6,
+)  # fmt: skip
+def test_empty_rows(trial: Trial) -> None:
+    """Aligned at the bottom right, L > S leaves the first L - S rows empty; the others see j <= i + S - L as always."""
+    whole = trial.call
+    more = whole.key.shape[2] + 1 + int(trial.rng.integers(0, 4))
+    call = whole.but(query=whole.query[:, :, np.arange(more) % whole.query.shape[2]])
+    exact, output = trial.exact(call), trial.run(call).output
+    empty = ~exact.visible.any(-1)
+    rest = np.where(empty[..., None], exact.output, output)
+    trial.agrees_with_oracle(
+        rest, call, "with more queries than keys the causal rows are not aligned as the card says", exact
+    )
+    words = f"a causal row without a key doesn't give {trial.conventions.empty_causal}"
+    if trial.conventions.known.get("empty_causal") == "unclear":
+        words = "a causal row without a key gives none of: zeros, NaN, the mean of V, the unmasked row"
+    trial.suitable(trial.conventions.empty_causal != "unmasked")
+    trial.agrees_with_oracle(np.where(empty[..., None], output, exact.output), call, words, exact)
 
 
 @law(

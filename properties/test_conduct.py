@@ -203,7 +203,7 @@ def test_reject_or_correct(trial: Trial) -> None:
         except (TargetRaised, WrongResult):
             trial.evidence.add(1, 0.0)
             continue
-        trial.require(False, f"{what} are answered instead of refused", illegal)
+        trial.require(False, f"{what}: answered instead of refused", illegal)
 
 
 def _illegal(trial: Trial, call: Call) -> Iterator[tuple[str, Call]]:

@@ -53,8 +53,7 @@ def test_window_is_mask(trial: Trial) -> None:
     trial.suitable(not call.causal or trial.conventions.mask_and_causal == "intersection")
     shown = structure(call, trial.conventions)
     assert shown is not None
-    if "LS" not in trial.abilities.mask_shapes:
-        shown = np.broadcast_to(shown, call.full(shown).shape).copy()
+    shown = trial.in_shape(shown)
     route = next(r for r in trial.abilities.routes if r != "padding")
     masked = call.but(window=None, visible=shown, route=route)
     trial.agree(

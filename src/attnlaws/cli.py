@@ -94,6 +94,16 @@ def _parser() -> argparse.ArgumentParser:
     probe.add_argument("target", metavar="TARGET")
     probe.add_argument("--device", default="cpu")
     probe.set_defaults(run=_probe)
+    _lists(commands)
+    replay = commands.add_parser("replay", help="a recorded failure, again")
+    replay.add_argument("case", metavar="CASE.json")
+    replay.add_argument("--target", help="try the case on another target")
+    replay.add_argument("--device", default="cpu")
+    replay.set_defaults(run=_replay)
+    return parser
+
+
+def _lists(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     laws = commands.add_parser("laws", help="the list of laws, or one law with its formula")
     laws.add_argument("law", nargs="?")
     laws.set_defaults(run=_laws)
@@ -108,15 +118,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     claims.add_argument("claim", nargs="*", help="a claim such as A8, or a text such as B; all by default")
     claims.set_defaults(run=_claims)
-    replay = commands.add_parser("replay", help="a recorded failure, again")
-    replay.add_argument("case", metavar="CASE.json")
-    replay.add_argument("--target", help="try the case on another target")
-    replay.add_argument("--device", default="cpu")
-    replay.set_defaults(run=_replay)
-    return parser
 
 
 def _diff_parser(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = "exit codes: 0 no difference found; 1 they differ; 4 nothing could be compared; others as for check"
     parser.add_argument("first", metavar="A", help="a target, as for check")
     parser.add_argument("second", metavar="B", help="another target")
     parser.add_argument("--problems", type=_count, default=150, metavar="N", help="about so many (default 150)")

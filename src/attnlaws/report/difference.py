@@ -9,6 +9,7 @@ from ..targets.conventions import TABLE, Conventions
 from ..targets.target import Target
 
 #: the targets are called in their own words, so a difference in these is none; whoever calls them must do so too
+REMARK = "each gets its own"
 TRANSLATED = ("layout", "output_layout", "mask_means", "padding_means")
 #: no problem of a comparison shows these
 NOT_COMPARED = ("finite_mask", "negative_scale", "zero_scale", "lse_base", "empty_lse")
@@ -35,6 +36,7 @@ def _conventions(report: Difference) -> str:
     for name in differing_names(report):
         a, b = _choice(report.first, name), _choice(report.second, name)
         rows.append((TABLE[name].question, a, b, _remark(name, a, b)))
+    rows += [("a mask is given as", *pair, REMARK) for pair in report.routes.items()]
     for dtype, mine in report.precision[0].items():
         other = report.precision[1].get(dtype, mine)
         if mine != other:
@@ -52,7 +54,8 @@ def differing_names(report: Difference) -> list[str]:
     a, b = report.first.conventions, report.second.conventions
     names = [f.name for f in fields(Conventions) if f.name != "known"]
     known = [n for n in names if n in ALWAYS or (n in a.known and n in b.known)]
-    return [n for n in known if getattr(a, n) != getattr(b, n)]
+    flags = {a.causal, b.causal} == {"flag", "not offered"}  # told by what only one takes
+    return [n for n in known if getattr(a, n) != getattr(b, n) and not (n == "causal" and flags)]
 
 
 def _choice(target: Target, name: str) -> str:
@@ -62,21 +65,27 @@ def _choice(target: Target, name: str) -> str:
 
 def _remark(name: str, *choices: str) -> str:
     if name in TRANSLATED:
-        return "each gets its own"
+        return REMARK
     return "not compared" if name in NOT_COMPARED or {"refused", "square only"} & set(choices) else ""
 
 
 def _only(report: Difference) -> str:
-    """What was left out, since one of them doesn't take it."""
+    """What was left out, since one of them doesn't take it, and declared conventions that are not so."""
     lines = [f"only {side} takes   {', '.join(what)}" for side, what in zip(SIDES, report.only, strict=True) if what]
     lines += [f"not compared   {count} problems: {why}" for why, count in report.not_compared.items()]
+    for side, target in zip(SIDES, (report.first, report.second), strict=True):
+        for name, (said, seen) in target.contradicted.items():
+            lines.append(f"{side} is declared {name} = {said!r}, but the probe sees {seen!r}")
     return "\n".join(lines) + "\n" if lines else ""
 
 
 def _block(cause: Cause, report: Difference) -> str:
     """One explanation: what it is, how much it explains, and where to see it."""
     lines = [f"≠ {title}" for title in _titles(cause)]
-    rows = [("explains", _explains(cause, report)), ("smallest problem", cause.witness.describe())]
+    rows = [
+        ("shows on" if cause.share is None else "explains", _explains(cause, report)),
+        ("smallest problem", cause.witness.describe()),
+    ]
     if cause.line:
         rows.append((f"{cause.reason.raises} raises", cause.line))
     element = cause.element
@@ -106,13 +115,12 @@ def _explains(cause: Cause, report: Difference) -> str:
     differ = report.differing
     which = f"{cause.problems} of {differ} differing problem{'s' if differ > 1 else ''}"
     if cause.share is None:
-        return f"nothing of {which}" if cause.reason.breaks else which
+        return which
     percent = 100.0 * cause.share
-    return (
-        f"{which}, {percent:.0f} % of the difference"
-        if percent >= 99.95
-        else f"{which}, {percent:.1f} % of the difference"
-    )
+    if percent >= 99.95:
+        return f"{which}, 100 % of the difference"
+    rest = "" if cause.reason.faults else ", the rest within rounding"  # each side keeps to the bound of its own oracle
+    return f"{which}, {percent:.1f} % of the difference{rest}"
 
 
 def _advice(cause: Cause, report: Difference) -> list[tuple[str, str]]:

@@ -75,12 +75,12 @@ def _plain(name: str) -> str:
 
 def _find(address: str) -> list[str]:
     place, attribute = address.rsplit(":", 1)
+    first, *rest = attribute.split(".")
     if place.endswith(".py"):
         return [
             "import runpy",
-            f"target = runpy.run_path({place!r})[{attribute!r}]",
+            f"target = runpy.run_path({place!r})[{first!r}]{''.join('.' + r for r in rest)}",
         ]
-    first, *rest = attribute.split(".")
     return [f"from {place} import {first} as found", f"target = found{''.join('.' + r for r in rest)}"]
 
 

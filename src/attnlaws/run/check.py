@@ -184,13 +184,37 @@ def _report(
     return Report(target, tuple(verdicts), tallies, names, profile, seed, seconds, out)
 
 
-def _folded(verdicts: list[Verdict], laws: dict[str, Law]) -> list[Verdict]:
-    """Root causes first: a break of a law whose basis is broken too is folded under it."""
-    broken = {v.law for v in verdicts if v.status == BROKEN}
+#: what a smallest witness still asks for, and the law that is about it: others that need it too are its shadows
+_ABOUT: tuple[tuple[str, Callable[[Problem], bool]], ...] = (
+    ("heads.grouped", lambda p: p.heads != p.kv_heads),
+    ("causality.future-keys", lambda p: p.causal),
+    ("causality.past-matters", lambda p: p.causal),
+    ("masks.sensitivity", lambda p: p.mask != "none" or p.bias or p.scale is not None),
+    ("scores.scale-argument", lambda p: p.scale is not None),
+    ("masks.window", lambda p: p.window),
+    ("masks.alibi", lambda p: p.alibi),
+    ("masks.sinks", lambda p: p.sinks),
+    ("scores.softcap", lambda p: bool(p.softcap)),
+)
 
-    def root(name: str) -> str:
-        basis = next((b for b in laws[name].basis if b in broken), None)
-        return name if basis is None else root(basis)
+
+def _shadow(verdict: Verdict, broken: set[str]) -> str | None:
+    """The broken law about something that this verdict's smallest witness could not do without."""
+    names = [name for name, _ in _ABOUT]
+    if verdict.witness is None or verdict.law in names:
+        return None
+    return next((name for name, needs in _ABOUT if name in broken and needs(verdict.witness)), None)
+
+
+def _folded(verdicts: list[Verdict], laws: dict[str, Law]) -> list[Verdict]:
+    """Root causes first: a break of a law whose basis is broken too, or a shadow of another, is folded under it."""
+    broken = {v.law for v in verdicts if v.status == BROKEN}
+    shadows = {v.law: _shadow(v, broken) for v in verdicts if v.law in broken}
+
+    def root(name: str, passed: tuple[str, ...] = ()) -> str:
+        above = [*laws[name].basis, shadows.get(name)]
+        basis = next((b for b in above if b in broken and b not in passed), None)
+        return name if basis is None else root(basis, (*passed, name))
 
     return [replace(v, under=root(v.law) if root(v.law) != v.law else None) if v.law in broken else v for v in verdicts]
 

@@ -74,7 +74,9 @@ class Difference:
     causes: tuple[Cause, ...] = ()
     #: problems that could not be compared, by who declined or raised, in words
     not_compared: dict[str, int] = field(default_factory=dict)
+    #: what only one takes, in words; and the way of A's masks that carries what another way of B's does
     only: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    routes: dict[str, str] = field(default_factory=dict)
     #: the precision found for each side, by dtype
     precision: tuple[dict[str, str], dict[str, str]] = field(default_factory=lambda: ({}, {}))
     #: why nothing could be compared
@@ -170,22 +172,10 @@ def run_diff(
     except NothingInCommon as reason:
         return replace(found, nothing=str(reason))
     search = _Search(ground, progress)
-    with ExitStack() as settings:
-        for target in (first, second):
-            settings.enter_context(one_thread(target))
-        settings.enter_context(deadline_alarm(budget, None))
-        try:
-            search.compare(drawn(ground, seed, problems))
-            search.diagnose(seed)
-            search.explain()
-            search.shrink()
-            search.draw()
-        except OutOfTime:
-            search.out_of_time = True
-    if search.out_of_time:
-        search.explain()
+    search.run(seed, problems, budget)
     return replace(
         found,
+        routes=ground.routes,
         compared=search.compared,
         elements=search.elements,
         causes=search.told(),
@@ -219,6 +209,23 @@ class _Search:
         self.smallest: dict[Reason, _Compared] = {}
         self.seen: dict[Reason, tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self.out_of_time = False
+
+    def run(self, seed: int, problems: int, budget: float) -> None:
+        """Everything within the budget; where it ends first, what was found is explained all the same."""
+        with ExitStack() as settings:
+            for side in self.sides:
+                settings.enter_context(one_thread(side.target))
+            settings.enter_context(deadline_alarm(budget, None))
+            try:
+                self.compare(drawn(self.ground, seed, problems))
+                self.diagnose(seed)
+                self.explain()
+                self.shrink()
+                self.draw()
+                return
+            except OutOfTime:
+                self.out_of_time = True
+        self.explain()
 
     def compare(self, problems: list[Problem]) -> None:
         """Ask both on each problem."""

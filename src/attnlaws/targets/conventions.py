@@ -215,6 +215,8 @@ class Abilities:
     scale: bool = False
     gradients: bool = False
     mask_gradient: bool = False
+    #: a mask that is shared by the heads is given as (B, L, S)
+    mask_without_heads: bool = False
     weights: bool = False
     #: options: a window, a soft cap, ALiBi slopes, sinks, a padding mask beside another, dropout, the log-sum-exp returned
     window: bool = False

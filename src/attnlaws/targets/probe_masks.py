@@ -53,6 +53,9 @@ def probe_masks(target: Target, declared_routes: tuple[str, ...] | None) -> Targ
             if route == "additive" and not (target.signature.has("bias") or target.signature.has("mask")):
                 continue
             taken = [s for s in shapes if _takes_shape(target, route, mask, s)]
+            if "B1LS" in shapes and "B1LS" not in taken and _three_axes(target, route, mask):
+                target = with_abilities(target, mask_without_heads=True)
+                taken = [s for s in ("LS", "B1LS") if _takes_shape(target, route, mask, s)]
             if not taken:
                 refusals[f"{route} mask"] = refusal_of(target, mask_call(target, route, mask, shapes[0]))
                 continue
@@ -71,6 +74,18 @@ def probe_masks(target: Target, declared_routes: tuple[str, ...] | None) -> Targ
     return with_abilities(
         target, refusals, routes=tuple(routes), bias=bias, mask_shapes=usable if set(routes) - {"padding"} else ()
     )
+
+
+def _three_axes(target: Target, route: str, mask: BoolArray) -> bool:
+    """Whether a mask (B, L, S) acts as a mask, where (B, 1, L, S) is refused."""
+    tried = with_abilities(target, mask_without_heads=True)
+    call = mask_call(tried, route, mask, "B1LS")
+    if call.visible is None or refusal_of(tried, call) is not None:
+        return False
+    mask = call.visible.copy()
+    mask[-1] = mask[-1, :, ::-1]
+    seen = effective_mask(tried, call.but(visible=mask))
+    return bool((seen == call.full(mask)).all() or (seen == ~call.full(mask)).all())
 
 
 def _takes_shape(target: Target, route: str, mask: BoolArray, shape: str) -> bool:

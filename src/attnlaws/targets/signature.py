@@ -24,6 +24,8 @@ class Parameter:
     required: bool
     positional: bool
     position_only: bool = False
+    #: its default is False or None, so that leaving it out switches it off
+    off: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,8 @@ def understand(
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) or p.name in given:
             continue
         positional = p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
-        mine = Parameter(p.name, p.default is p.empty, positional, p.kind is p.POSITIONAL_ONLY)
+        off = p.default is None or p.default is False
+        mine = Parameter(p.name, p.default is p.empty, positional, p.kind is p.POSITIONAL_ONLY, off)
         if mine.position_only:
             by_position.append(mine)
         role = by_declared.get(p.name) or role_of(p.name)

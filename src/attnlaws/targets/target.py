@@ -170,7 +170,7 @@ class Target:
             for role, array in (("query", call.query), ("key", call.key), ("value", call.value))
         }
         given: dict[str, Any] = {**operands, **self._mask_arguments(call, operands, grads)}
-        if self.signature.has("causal"):
+        if self.signature.has("causal") and (call.causal or not self.signature.roles["causal"].off):
             given["causal"] = call.causal
         if call.scale is not None or (self.signature.has("scale") and self.signature.roles["scale"].required):
             given["scale"] = call.scale if call.scale is not None else float(call.query.shape[-1]) ** -0.5
@@ -274,7 +274,8 @@ class Target:
         """A (L, S) or four-axis mask as the target's layout has it."""
         layout = self.conventions.layout
         if layout in ("BHSD", "BSHD") or mask.ndim == 2:
-            return mask
+            drop = self.abilities.mask_without_heads and mask.ndim == 4 and mask.shape[1] == 1
+            return mask[:, 0] if drop else mask
         full = call.full(mask)
         own: dict[str, NDArray[Any]] = {"SHD": full[0], "HSD": full[0], "BSD": full[:, 0], "SD": full[0, 0]}
         return own[layout]
