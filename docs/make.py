@@ -106,25 +106,25 @@ no right function is red. What it found when it was last stored (`--save`, in a 
 `python docs/make.py` from `src/attnlaws/faults/kills.json`; `tests/test_kill_matrix.py` holds it against the catalogue and
 tries a sample of it again.
 
-Each law gets up to {matrix.FIRST} problems of its covering design, seed {matrix.SEED}, until it breaks. That is less than a
-quick check, which gives twice as many and lets Hypothesis search on. A fault that no law meets on so few gets more, at most as
-many as in a full check, until one law breaks: it then has one law only. Tracing compilers and the laws of chance are tried
-there only.
+Each law gets up to {matrix.FIRST} problems of its covering design, seed {matrix.SEED}, until it breaks. That is less than in a
+quick check, which gives twice as many and lets Hypothesis search on. The law that the catalogue names for a fault gets up to
+{matrix.FURTHER[-1]}, as in a full check. Where still nothing breaks, every law gets more, until one breaks: there, and on the
+right functions, compilation and the laws of chance are tried too.
 
 ## Summary
 
 """
 
 KILLS_FAULTS = f"""
-* *first law*: the first that the report shows as broken. A law whose more basic law is broken too is folded under that one.
+* *first law*: the first that the report shows as broken and folds under no other, such as a more basic law that is broken too.
 * *problems*: how many the first law took. *elements*: of query, key and value together in its smallest witness, found in
   {matrix.SHRINKING} attempts. `attnlaws faults NAME` prints the witness. *laws*: how many break.
 * *diagnosis*: what the report says it reads like. A fault is named only where it gives every output or gradient that the target
   gives, on generic problems and on the witnesses, and the truth doesn't; otherwise nothing is named. *named right* is this
   fault, by its name, first.
-* A fault that is no step, such as one of memory, strides or state, has no output of its own to compare with, and is not named.
-  It is told all the same: by the words of the law in the last column, which says what is wrong ("the call changes query in
-  place").
+* *named otherwise* is another fault of the catalogue, which gives the same outputs or gradients on all those problems.
+* A fault that is no step, such as one of memory, strides or state, is no function of one call, and no diagnosis names it. It
+  is told all the same: by the law in the last column, whose break says what is wrong ("the call changes query in place").
 
 ## Faults
 

@@ -308,7 +308,8 @@ def test_scale_not_on_mask(trial: Trial) -> None:
 @law(
     "masks.empty-with-causal",
     "a row that mask and causality together leave without a key sees nothing of the future",
-    wants=Wants(causal=True, masks=("random", "padding-right", "banded", "first-half"), bias=False, min_queries=2, min_keys=2,
+    wants=Wants(
+        routes=("bool", "keep"),causal=True, masks=("random", "padding-right", "banded", "first-half"), bias=False, min_queries=2, min_keys=2,
                 rectangular=False, regimes=("normal", "integer")),
     applies=lambda t: None if t.conventions.mask_and_causal == "intersection" and t.abilities.routes and t.abilities.causal
     else "takes no mask with the causal flag",
@@ -318,7 +319,8 @@ def test_scale_not_on_mask(trial: Trial) -> None:
 def test_empty_with_causal(trial: Trial) -> None:
     """Row i masked for all j <= i gives zeros, NaN, a mean over all keys or over those up to i, or the row without the mask.
 
-    What it must not give is a mixture that depends on what the mask shows of the future.
+    What it must not give is a mixture that depends on what the mask shows of the future. Boolean masks alone: with -inf
+    added for the mask and a finite fill for causality, as in JAX, such a row is the mean over the future by that rule.
     """
     call = trial.call
     trial.suitable(call.visible is not None)

@@ -1,7 +1,7 @@
 """The kill matrix: each fault of the catalogue against each law, what catches it first, on how little, and how it is named.
 
-Each law gets the first problems of its covering design, as in a check; where none of them shows the fault to any law,
-more of it, up to that of a full check, until one does.
+Each law gets the first problems of its covering design, as in a check. The law that the catalogue names for a fault gets as
+many as in a full check; where no law breaks, so do all, until one does.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from ..laws.load import load_laws
 from ..laws.trial import Crashed, Evidence, Refused, Session, Unsuitable
 from ..problems.draw import covering
 from ..problems.problem import Problem
-from ..run.check import one_thread
+from ..run.check import _shadow, one_thread
+from ..run.ledger import BROKEN, Verdict
 from ..run.minimise import minimise
 from ..run.one_law import Failure, try_law
 from ..targets.target import Target
@@ -40,8 +41,10 @@ from .diagnose import diagnose
 
 R = TypeVar("R")
 
-#: problems a law, at most; the same where nothing broke, step by step; attempts at a smaller witness
-FIRST, FURTHER, SHRINKING = 25, (50, 100, 350), 120
+#: problems a law, at most; the same where nothing broke, step by step, the last also for the law that a fault names
+FIRST, FURTHER = 25, (50, 100, 350)
+#: attempts at a smaller witness
+SHRINKING = 120
 SEED = 0
 STORED = Path(__file__).with_name("kills.json")
 #: there in a checkout only
@@ -58,9 +61,8 @@ class UnknownFault(ValueError):
 class Kill:
     """What became of one fault.
 
-    `first` is the first law that the report shows as broken, the more basic ones before those folded under them;
-    `problems` says how many that law took, `size` and `witness` what its smallest witness is; `laws` has the number of
-    problems for each law that broke. Without a break `first` is empty.
+    `first` is the first law that the report shows as broken and folds under no other, empty without a break; `problems` says
+    how many it took, `size` and `witness` what its smallest witness is; `laws` has the problems that each broken law took.
     """
 
     fault: str
@@ -117,18 +119,26 @@ def kill(fault: Fault) -> Kill:
         target = api.target_of(function_of(fault), conventions=fault.conventions)
         with one_thread(target):
             session = Session()
-            breaks = list(_breaks(target, session, FIRST)[0])
-            for cap in FURTHER:
-                breaks = breaks or _breaks(target, session, cap, until_one=True)[0]
+            breaks = _all_breaks(fault, target, session)
             if not breaks:
                 return Kill(fault.name, "", 0, 0, "", {}, UNNAMED)
-            first = _shown_first(breaks)
-            smallest = _smallest(first, target, session)
+            first, smallest = _shown_first(breaks, target, session)
             seen = [(b, smallest if b is first else b.problem) for b in breaks]
             named = _named(target, [problem for b, problem in seen if not isinstance(b.failure, Crashed)])
     diagnosis = NAMED if named == fault.name else f"{OTHERWISE}: {named}" if named else UNNAMED
     laws = {b.law.name: b.problems for b in breaks}
     return Kill(fault.name, first.law.name, first.problems, smallest.size, smallest.describe(), laws, diagnosis)
+
+
+def _all_breaks(fault: Fault, target: Target, session: Session) -> list[Break]:
+    """The laws that break, in the order of the report."""
+    breaks = _breaks(target, session, FIRST)[0]
+    if fault.law and fault.law not in {b.law.name for b in breaks}:
+        breaks += _breaks(target, session, FURTHER[-1], only=fault.law)[0]
+    for cap in FURTHER:
+        breaks = breaks or _breaks(target, session, cap, until_one=True)[0]
+    order = list(load_laws())
+    return sorted(breaks, key=lambda b: order.index(b.law.name))
 
 
 def control(name: str) -> Control:
@@ -156,13 +166,13 @@ _CONTROLS: dict[str, Any] = {
 
 
 def _breaks(
-    target: Target, session: Session, cap: int, *, until_one: bool = False, all_laws: bool = False
+    target: Target, session: Session, cap: int, *, only: str = "", until_one: bool = False, all_laws: bool = False
 ) -> tuple[list[Break], int]:
     """The laws that break within `cap` problems each, and the number of problems tried in all."""
     found, tried = [], 0
     for law in load_laws().values():
         slow = law.name == "conduct.compile" or law.name.startswith("statistics.")
-        if (slow and not (until_one or all_laws)) or law.not_applicable(target):
+        if (slow and not (until_one or all_laws)) or (only and law.name != only) or law.not_applicable(target):
             continue
         with settings_kept():
             broken, judged = attempt(law, target, session, max(1, round(cap * min(law.share, 1.0))))
@@ -190,10 +200,17 @@ def attempt(law: Law, target: Target, session: Session, wanted: int) -> tuple[Br
     return None, judged
 
 
-def _shown_first(breaks: Sequence[Break]) -> Break:
-    """The first that is not folded under a more basic law that broke too."""
-    broken = {b.law.name for b in breaks}
-    return next((b for b in breaks if not broken.intersection(b.law.basis)), breaks[0])
+def _shown_first(breaks: Sequence[Break], target: Target, session: Session) -> tuple[Break, Problem]:
+    """The first that the report folds under no other law that broke, and its smallest witness."""
+    broken = {b.law.name for b in breaks if not isinstance(b.failure, Crashed)}
+    for found in breaks:
+        crashed = found.law.name not in broken
+        if not crashed and broken.intersection(found.law.basis):
+            continue
+        witness = _smallest(found, target, session)
+        if crashed or not _shadow(Verdict(found.law.name, found.law.statement, BROKEN, witness=witness), broken):
+            return found, witness
+    return breaks[0], _smallest(breaks[0], target, session)
 
 
 def _smallest(found: Break, target: Target, session: Session) -> Problem:

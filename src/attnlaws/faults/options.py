@@ -142,11 +142,13 @@ def _union(case: Case) -> Array:
 OWN = {"window": "left and right", "window_anchor": "bottom-right", "alibi": "-|i - j|", "alignment": "bottom-right"}
 
 _FAULTS: tuple[Fault, ...] = (
-    Fault("window ignored", "the window is ignored", WINDOW_FIX, ("huggingface/transformers#35335",),
+    Fault("window ignored", "the window is ignored", WINDOW_FIX, (),
           _windowed(lambda c: attend(c, visible=c.pairs(window=_no_window(c))))),
     Fault("window one key short", "the window shows one key less on the left", WINDOW_FIX, (), _moved(-1, 0)),
-    Fault("window one key long", "the window shows one key more on the left", WINDOW_FIX, (), _moved(1, 0)),
+    Fault("window one key long", "the window shows one key more on the left", WINDOW_FIX, ("huggingface/transformers#26792", "ml-explore/mlx-lm#390"), _moved(1, 0)),
     Fault("window right end ignored", "the right end of the window is ignored", WINDOW_FIX, (), _moved(0, 10**6)),
+    Fault("window right end excluded", "the last key on the right of the window is not shown", WINDOW_FIX,
+          ("huggingface/transformers#47010",), _moved(0, -1)),
     Fault("window one key more on the right", "the window shows one key more on the right", WINDOW_FIX, (), _moved(0, 1)),
     Fault("window lost with causal", "the window is ignored where the call is causal", WINDOW_FIX, (),
           _windowed(lambda c: None if c.triangle is None else attend(c, visible=c.pairs(window=_no_window(c))))),
@@ -157,7 +159,7 @@ _FAULTS: tuple[Fault, ...] = (
     Fault("window in whole tiles", "the window is widened to whole tiles of 16 keys", WINDOW_FIX, (), _window_in_tiles),
     Fault("first tile outside of the window", "a row whose first 16 keys lie outside of the window is zero",
           "skip tiles that are wholly masked, or guard the running maximum against -inf", (), _first_tile_empty),
-    Fault("soft cap ignored", "the soft cap is ignored", CAP_FIX, ("huggingface/transformers#31997",), _capped(lambda c, cap: attend(c, cap=0.0))),
+    Fault("soft cap ignored", "the soft cap is ignored", CAP_FIX, ("EricLBuehler/mistral.rs#1930", "vllm-project/vllm-metal#666"), _capped(lambda c, cap: attend(c, cap=0.0))),
     Fault("soft cap after the mask", "the soft cap acts on scores and mask together, so that masked keys keep weight",
           CAP_FIX, ("onnx/onnx#7867",), _capped(_after_bias)),
     Fault("soft cap before the scale", "the soft cap acts on q k^T before the scale", CAP_FIX, (), _capped(_before_scale)),

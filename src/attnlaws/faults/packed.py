@@ -96,7 +96,7 @@ def _with_tail(rows: Tensor, columns: Tensor, i: Tensor, j: Tensor) -> Tensor:
 
 FAULTS: tuple[Fault, ...] = (
     Fault("packed sequences see each other", "the offsets are ignored: all packed rows are one sequence", FIX,
-          ("huggingface/transformers#33945",), function=packed(_everything), law="batch.slices"),
+          ("huggingface/nanoVLM#204",), function=packed(_everything), law="batch.slices"),
     Fault("packed sequence sees the next key", "a packed sequence also sees the first key of the next", FIX,
           function=packed(_next_first), law="masks.varlen"),
     Fault("packed sequence loses its last key", "the last key of each packed sequence is not seen", FIX,
