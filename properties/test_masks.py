@@ -329,7 +329,9 @@ def test_empty_with_causal(trial: Trial) -> None:
     row = int(trial.rng.integers(0, trial.problem.queries - 1))
     trial.suitable(call.route != "padding" and call.visible.shape[-2] > 1)
     mask[:, :, row, : row + 1] = False
+    trial.suitable(row + 2 < trial.problem.keys)
     mask[:, :, row, row + 1 :] = True
+    mask[:, :, row, -1] = False
     given = mask if "BHLS" in trial.abilities.mask_shapes else mask[0, 0]
     trial.suitable(given.ndim == 4 or "LS" in trial.abilities.mask_shapes)
     whole = call.but(visible=given)
