@@ -8,7 +8,7 @@ import numpy as np
 
 from attnlaws.judge.precision import PROFILES
 from attnlaws.laws.law import law
-from attnlaws.laws.trial import Crashed, Trial, Unsuitable
+from attnlaws.laws.trial import Crashed, Refused, Trial
 from attnlaws.problems.draw import ALL, Wants
 from attnlaws.targets.call import Call, TargetRaised, WrongResult
 from attnlaws.targets.target import Target
@@ -146,7 +146,7 @@ def test_compile(trial: Trial) -> None:
         try:
             answer = compiled(given)
         except (TargetRaised, WrongResult) as failure:
-            raise Unsuitable from failure
+            raise Refused(str(failure)) from failure
         plain = trial.run(given).output
         trial.agree(answer.output, given, plain, given, "the output changes under torch.compile")
 
@@ -158,7 +158,7 @@ def test_vmap(trial: Trial) -> None:
     try:
         answer = trial.target.transformed("vmap")(call)
     except (TargetRaised, WrongResult) as failure:
-        raise Unsuitable from failure
+        raise Refused(str(failure)) from failure
     trial.agree(answer.output, call, trial.run().output, call, "the output changes under vmap", exact_hoped=True)
 
 
@@ -177,7 +177,7 @@ def test_autocast(trial: Trial) -> None:
     try:
         answer = trial.target.transformed("autocast")(given)
     except (TargetRaised, WrongResult) as failure:
-        raise Unsuitable from failure
+        raise Refused(str(failure)) from failure
     exact = trial.exact()
     allowed = 1.5 * trial.bound(call, PROFILES["bfloat16"][-1], exact)
     trial.within(

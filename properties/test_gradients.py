@@ -7,7 +7,7 @@ import numpy as np
 from attnlaws.judge.backward import bias_worst
 from attnlaws.judge.precision import Precision
 from attnlaws.laws.law import law
-from attnlaws.laws.trial import Crashed, Trial, Unsuitable
+from attnlaws.laws.trial import Crashed, Refused, Trial
 from attnlaws.problems.draw import ALL, Wants
 from attnlaws.targets.call import Array, Call, TargetRaised
 
@@ -274,7 +274,7 @@ def test_second_order(trial: Trial) -> None:
     try:
         found = trial.target.second(call, upstream, direction)
     except TargetRaised as failure:
-        raise Unsuitable from failure
+        raise Refused(str(failure)) from failure
     step = 2.0**-14
     ends = [trial.exact_gradients(_along(call, direction, sign * step), upstream) for sign in (1.0, -1.0)]
     for role, got in zip(("query", "key", "value"), found, strict=True):

@@ -7,6 +7,7 @@ import numpy as np
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Crashed, Trial
 from attnlaws.problems.draw import ALL, Wants
+from attnlaws.problems.dtypes import round_to
 from attnlaws.targets.call import Call, TargetRaised, WrongResult
 
 
@@ -108,6 +109,43 @@ def test_sizes(trial: Trial) -> None:
     _empty(trial)
 
 
+LONG = (257, 300, 521, 1025, 1100)
+
+
+@law(
+    "layout.long",
+    "long rows and many queries are computed like short ones",
+    wants=Wants(small=True, masks=("none",), bias=False, grouped=False, regimes=("normal", "flat")),
+    basis=("weights.oracle", "layout.sizes", "scores.default-scale"),
+    share=0.2,
+)
+def test_long(trial: Trial) -> None:
+    """One query, or a few, against n keys in every dtype, all weights nearly equal: a running sum in 16 bits stalls at 256.
+
+    Then n queries against few keys, or n against n: past a chunk of queries, past a tile of tiles. n = 257 to 1100.
+    """
+    call, rng, a = trial.call, trial.rng, trial.abilities
+    size = LONG[int(rng.integers(0, len(LONG)))]
+    one = call.but(query=call.query[:1, :1], key=call.key[:1, :1], value=call.value[:1, :1], slopes=None, sinks=None)
+    square = not a.rectangular or (trial.triangle_applies() and not a.rectangular_causal)
+    for dtype in () if square else a.dtypes:
+        rows = one.query.shape[2] if rng.random() < 0.5 else 1
+        row = _in(one.but(query=one.query[:, :, :rows] / 64.0, value=np.abs(one.value)), dtype)
+        _as_the_oracle(trial, _of_length(row, "keys", size, turned=False), f"{rows} queries of {size} keys")
+    long = _of_length(_in(one, a.dtypes[int(rng.integers(0, len(a.dtypes)))]), "queries", size)
+    rows_only = not square and not (trial.triangle_applies() and trial.conventions.alignment == "bottom-right")
+    if not rows_only or rng.random() < 0.5:
+        long = _of_length(long, "keys", size)
+    _as_the_oracle(trial, long, f"{size} queries of {long.key.shape[2]} keys")
+
+
+def _in(call: Call, dtype: str) -> Call:
+    """The call in another dtype."""
+    return call.but(
+        query=round_to(call.query, dtype), key=round_to(call.key, dtype), value=round_to(call.value, dtype), dtype=dtype
+    )
+
+
 def _many(trial: Trial, which: str, size: int) -> None:
     """Many samples, or many heads, of few short rows."""
     call, a = trial.call, trial.abilities
@@ -119,9 +157,9 @@ def _many(trial: Trial, which: str, size: int) -> None:
     _as_the_oracle(trial, call.but(query=many[0], key=many[1], value=many[2]), f"{size} {which}")
 
 
-def _of_length(call: Call, which: str, size: int) -> Call:
-    """The call with as many keys or queries, repeated and turned in sign."""
-    turn = 1.0 - 2.0 * (np.arange(size) % 2)[:, None]
+def _of_length(call: Call, which: str, size: int, turned: bool = True) -> Call:
+    """The call with as many keys or queries, repeated, every second one with the other sign where `turned`."""
+    turn = 1.0 - 2.0 * (np.arange(size) % 2)[:, None] * turned
     rows = np.arange(size)
     if which == "queries":
         return call.but(query=call.query[:, :, rows % call.query.shape[2]] * turn)

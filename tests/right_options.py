@@ -281,3 +281,33 @@ def packed_by_loop(
         parts.append((softmax_zero(s) @ wide(v[c:d]).transpose(0, 1)).transpose(0, 1).to(q.dtype))
     tail = q.new_zeros(q.shape[0] - int(cu_seqlens_q[-1]), q.shape[1], v.shape[2])
     return torch.cat([*parts, tail])
+
+
+@right(
+    "sequence first, (L, B, H, D), as Transformer Engine; bool masks True = ignore, additive ones too; weights where asked"
+)
+def sequence_first(
+    query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None, attn_mask: Tensor | None = None,
+    need_weights: bool = False, is_causal: bool = False,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """The causal flag and the weights exclude each other."""
+    if is_causal and need_weights:
+        raise ValueError("need_weights is not there for is_causal")
+    s = torch.einsum("lbhd,sbhd->bhls", wide(query), wide(key)) / query.shape[-1] ** 0.5
+    if attn_mask is not None:
+        s = s.masked_fill(attn_mask, -INF) if attn_mask.dtype == torch.bool else s + attn_mask.to(s.dtype)
+    s = s if key_padding_mask is None else s.masked_fill(key_padding_mask[:, None, None], -INF)
+    s = s.masked_fill(~triangle(s), -INF) if is_causal else s
+    w = torch.softmax(s, -1)
+    out = torch.einsum("bhls,sbhd->lbhd", w, wide(value)).to(query.dtype)
+    return out, w.to(query.dtype) if need_weights else None
+
+
+@right("causal bottom right for Lq <= Lk, else ValueError")
+def bottom_right_or_refused(query: Tensor, key: Tensor, value: Tensor, causal: bool = False) -> Tensor:
+    """No row is ever empty."""
+    if causal and query.shape[-2] > key.shape[-2]:
+        raise ValueError("causal needs Lq <= Lk")
+    s = dot_scores(query, key)
+    s = s.masked_fill(away(s, bottom=True) > 0, -INF) if causal else s
+    return (torch.softmax(s, -1) @ wide(value)).to(query.dtype)

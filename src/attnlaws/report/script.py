@@ -129,6 +129,7 @@ def _own_index(target: Target, failure: Broken) -> tuple[int, ...]:
     return {
         "BHSD": (b, h, i, c),
         "BSHD": (b, i, h, c),
+        "SBHD": (i, b, h, c),
         "packed": (b * queries + i, h, c),
         "SHD": (i, h, c),
         "HSD": (h, i, c),

@@ -21,8 +21,8 @@ class Choice:
 TABLE: dict[str, Choice] = {
     "layout": Choice(
         "axes of query, key and value",
-        ("BHSD", "BSHD", "SHD", "HSD", "BSD", "SD", "packed"),
-        "torch SDPA and ONNX: BHSD; flash-attn, JAX, Keras: BSHD; one unbatched sequence: SHD, HSD, SD; one head: BSD; packed (T, H, D) with offsets: flash-attn's varlen functions",
+        ("BHSD", "BSHD", "SBHD", "SHD", "HSD", "BSD", "SD", "packed"),
+        "torch SDPA and ONNX: BHSD; flash-attn, JAX, Keras: BSHD; Transformer Engine, fairseq: SBHD; one unbatched sequence: SHD, HSD, SD; one head: BSD; packed (T, H, D) with offsets: flash-attn's varlen functions",
     ),
     "output_layout": Choice(
         "axes of the output",

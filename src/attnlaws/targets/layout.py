@@ -39,16 +39,18 @@ def _with_these_sizes(target: Target, refusals: list[str]) -> Target | None:
     declared = target.conventions.known
     best: tuple[float, Target] | None = None
     if target.signature.has("offsets_q"):
-        families: tuple[tuple[int, tuple[str, ...]], ...] = ((3, ("packed",)),)
+        families: tuple[tuple[str, ...], ...] = (("packed",),)
     else:
-        families = ((4, ("BHSD", "BSHD")), (3, ("BSD", "SHD", "HSD")), (2, ("SD",)))
-    for axes, layouts in families:
+        families = (("BHSD", "BSHD", "SBHD"), ("BSD", "SHD", "HSD"), ("SD",))
+    for layouts in families:
         if "layout" in declared and target.conventions.layout not in layouts:
             continue
         for layout in layouts:
             if "layout" in declared and layout != target.conventions.layout:
                 continue
-            for output in ("as the input", "heads and length exchanged") if axes == 4 else ("as the input",):
+            for output in (
+                ("as the input", "heads and length exchanged") if layout in ("BHSD", "BSHD") else ("as the input",)
+            ):
                 if "output_layout" in declared and output != target.conventions.output_layout:
                     continue
                 how = {"layout": layout, "output_layout": output}
@@ -74,8 +76,8 @@ def _layout_score(target: Target, refusals: list[str]) -> float | None:
 
 
 def _one_layout_score(target: Target, heads: int, length: int, refusals: list[str]) -> float | None:
-    batch = 2 if target.conventions.layout in ("BHSD", "BSHD", "BSD", "packed") else 1
-    heads = heads if target.conventions.layout in ("BHSD", "BSHD", "SHD", "HSD", "packed") else 1
+    batch = 2 if target.conventions.layout in ("BHSD", "BSHD", "SBHD", "BSD", "packed") else 1
+    heads = heads if target.conventions.layout in ("BHSD", "BSHD", "SBHD", "SHD", "HSD", "packed") else 1
     size = target.abilities.head_dims[0]
     call = plain_call(batch, heads, length, length, size, size, seed=11, dtype=target.abilities.dtypes[0])
     call = call.but(query=np.zeros_like(call.query))

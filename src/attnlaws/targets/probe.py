@@ -110,8 +110,8 @@ def _sizes(target: Target) -> Target:
     layout = target.conventions.layout
     target = with_abilities(
         target,
-        batch=layout in ("BHSD", "BSHD", "BSD", "packed"),
-        heads=layout in ("BHSD", "BSHD", "SHD", "HSD", "packed"),
+        batch=layout in ("BHSD", "BSHD", "SBHD", "BSD", "packed"),
+        heads=layout in ("BHSD", "BSHD", "SBHD", "SHD", "HSD", "packed"),
     )
     batch, heads = (2 if target.abilities.batch else 1), (4 if target.abilities.heads else 1)
     target, refusals = _head_dims(target, batch, heads)

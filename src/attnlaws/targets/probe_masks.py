@@ -42,7 +42,7 @@ def probe_masks(target: Target, declared_routes: tuple[str, ...] | None) -> Targ
     wanted = ROUTES if declared_routes is None else declared_routes
     routes: list[str] = []
     refusals: dict[str, str | None] = {}
-    shapes = MASK_SHAPES if target.conventions.layout in ("BHSD", "BSHD") else ("LS",)
+    shapes = MASK_SHAPES if target.conventions.layout in ("BHSD", "BSHD", "SBHD") else ("LS",)
     usable: tuple[str, ...] = shapes
     if target.signature.has("mask") or target.signature.has("bias"):
         for route in ("additive", "bool", "keep"):

@@ -47,6 +47,7 @@ def _expected_shape(target: Target, batch: int, heads: int, queries: int, width:
     return {
         "BHSD": (batch, heads, queries, width),
         "BSHD": (batch, queries, heads, width),
+        "SBHD": (queries, batch, heads, width),
         "packed": (batch * queries, heads, width),
         "SHD": (queries, heads, width),
         "HSD": (heads, queries, width),

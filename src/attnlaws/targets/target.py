@@ -273,7 +273,7 @@ class Target:
     def _mask_shape(self, mask: NDArray[Any], call: Call) -> NDArray[Any]:
         """A (L, S) or four-axis mask as the target's layout has it."""
         layout = self.conventions.layout
-        if layout in ("BHSD", "BSHD") or mask.ndim == 2:
+        if layout in ("BHSD", "BSHD", "SBHD") or mask.ndim == 2:
             drop = self.abilities.mask_without_heads and mask.ndim == 4 and mask.shape[1] == 1
             return mask[:, 0] if drop else mask
         full = call.full(mask)
@@ -287,6 +287,8 @@ class Target:
             return array
         if layout == "BSHD":
             return np.ascontiguousarray(array.swapaxes(1, 2))
+        if layout == "SBHD":
+            return np.ascontiguousarray(array.transpose(2, 0, 1, 3))
         if layout == "packed":
             return np.ascontiguousarray(array.swapaxes(1, 2)).reshape(-1, array.shape[1], array.shape[3])
         if layout == "SHD":
@@ -298,6 +300,8 @@ class Target:
     def from_layout(self, array: Array, batch: int, *, output: bool = False) -> Array:
         """The axes of the target into (B, H, L, D)."""
         layout = self.output_axes if output else self.conventions.layout
+        if layout == "SBHD":
+            return array.transpose(1, 2, 0, 3)
         if layout == "packed":
             return array.reshape(batch, array.shape[0] // max(batch, 1), *array.shape[1:]).swapaxes(1, 2)
         if layout == "BHSD":
