@@ -10,12 +10,13 @@ from pathlib import Path
 
 from attnlaws.claims.claim import TEXTS
 from attnlaws.claims.ledger import Result, run, summary
-from attnlaws.faults import matrix
 from attnlaws.faults.case import Fault
-from attnlaws.faults.matrix import Kill, Matrix
 from attnlaws.judge.precision import PROFILES
 from attnlaws.laws.law import Law
 from attnlaws.laws.load import load_laws
+from attnlaws.report import kills as kills_in_words
+from attnlaws.run import matrix
+from attnlaws.run.matrix import Kill, Matrix
 from attnlaws.targets.conventions import TABLE, Conventions
 
 HERE = Path(__file__).parent
@@ -207,8 +208,8 @@ def kill_matrix(stored: Matrix) -> str:
     """The page of the kill matrix, as stored."""
     order = {fault.name: place for place, fault in enumerate(matrix.select())}
     kills = sorted(stored.kills, key=lambda kill: order[kill.fault])
-    controls = [f"* {matrix.control_line(c)}" for c in stored.controls]
-    parts = [KILLS, *(f"* {line}\n" for line in matrix.summary(stored).splitlines())]
+    controls = [f"* {kills_in_words.control_line(c)}" for c in stored.controls]
+    parts = [KILLS, *(f"* {line}\n" for line in kills_in_words.summary(stored).splitlines())]
     parts += ["\nThe right functions:\n\n", "\n".join(" ".join(c.split()) for c in controls), "\n", KILLS_FAULTS]
     faults = {fault.name: fault for fault in matrix.select()}
     parts += [kill_row(kill, faults[kill.fault]) + "\n" for kill in kills]

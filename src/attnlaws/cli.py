@@ -111,7 +111,7 @@ def _lists(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     faults.add_argument("fault", nargs="*", metavar="NAME")
     faults.add_argument("--run", action="store_true", dest="now", help="try them now: some 15 minutes for all")
     faults.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default 1)")
-    faults.add_argument("--save", action="store_true", help="with --run: write kills.json, in a checkout")
+    faults.add_argument("--save", action="store_true", help="with --run: keep the rows, in a checkout")
     faults.set_defaults(run=_faults)
     claims = commands.add_parser(
         "claims", help="claims about attention in three texts: true, false, and what was measured"
@@ -286,7 +286,8 @@ def _laws(options: argparse.Namespace) -> int:
         for law in select(None):
             print(f"{law.name:<32} {law.statement}")
         return OK
-    from .faults.matrix import about_law, load
+    from .report.kills import about_law
+    from .run.matrix import load
 
     matrix = load()
     for law in select([options.law]):
@@ -295,7 +296,8 @@ def _laws(options: argparse.Namespace) -> int:
 
 
 def _faults(options: argparse.Namespace) -> int:
-    from .faults.matrix import UnknownFault, about_fault, load, select
+    from .report.kills import about_fault
+    from .run.matrix import UnknownFault, load, select
 
     try:
         chosen = select(options.fault)
@@ -317,32 +319,33 @@ def _faults(options: argparse.Namespace) -> int:
 
 def _run_faults(options: argparse.Namespace, names: list[str]) -> int:
     """Each fault is tried now; 1 where one is not caught or named as another, or where a right function is red."""
-    from .faults import matrix
+    from .report import kills
+    from .run import matrix
 
     if options.jobs < 1:
         raise _Usage("--jobs is 1 or more")
-    if options.save and (options.fault or not matrix.CHECKOUT.exists()):
-        raise _Usage("--save is for all faults, in a checkout: attnlaws faults --run --save")
+    if options.save and not matrix.CHECKOUT.exists():
+        raise _Usage("--save writes into a checkout, and this is an installed package")
     progress = Progress()
     rows: list[matrix.Kill] = []
     controls: list[matrix.Control] = []
-    print(matrix.table(matrix.Matrix(())))
+    print(kills.table(matrix.Matrix(())))
     for row in matrix.run(names, options.jobs):
         rows.append(row)
         progress.clear()
-        print(matrix.line(row), flush=True)
+        print(kills.line(row), flush=True)
         if progress.live:
             progress.say(f"{time.monotonic() - progress.started:5.1f} s  {len(rows)} of {len(names)} faults")
     if not options.fault:
         for control in matrix.run_controls(options.jobs):
             controls.append(control)
             progress.clear()
-            print(matrix.control_line(control), flush=True)
+            print(kills.control_line(control), flush=True)
     progress.clear()
     made = matrix.Matrix(tuple(rows), tuple(controls))
-    print(f"\n{matrix.summary(made)}")
+    print(f"\n{kills.summary(made)}")
     if options.save:
-        matrix.save(made)
+        matrix.save(matrix.merged(matrix.load(), made) if matrix.STORED.exists() else made)
         print(f"written to {matrix.STORED}; now run python docs/make.py")
     return OK if made.clean else BROKEN
 

@@ -125,6 +125,8 @@ class Fault:
     law: str = ""
     #: the fault is one of options: its function takes a window, a soft cap, slopes, sinks and key padding
     options: bool = False
+    #: a fault that nothing can tell from it within one process: its name is right too
+    same_as: str = ""
 
 
 def softmax(scores: Array, axis: int = -1, sinks: Array | None = None) -> Array:

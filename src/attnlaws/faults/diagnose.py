@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ..laws.law import Law
 from ..laws.trial import Crashed, Evidence, Refused, Session, Trial
 from ..problems.draw import ALL, Wants, covering
 from ..problems.problem import Problem
@@ -17,6 +18,7 @@ from ..targets.options import band, distance
 from ..targets.target import Target
 from .case import Case, Fault
 from .catalogue import FAULTS
+from .diagnose_functions import explain_function
 from .diagnose_gradients import explain_gradients
 
 Array = NDArray[np.float64]
@@ -34,6 +36,8 @@ class Diagnosis:
     wrong: int
 
     def __str__(self) -> str:
+        if self.fault.function is not None:
+            return f"{self.fault.sentence} (fails as that does on {self.problems} of {self.problems} problems)"
         what = "outputs" if self.fault.gradients is None else "gradients"
         return (
             f"{self.fault.sentence} (reproduces {self.problems} of {self.problems} {what}, {self.wrong} of them wrong)"
@@ -62,6 +66,27 @@ class _Seen:
     def shows(self, candidate: Array) -> bool:
         """Whether the candidate says something where the target is not the truth."""
         return bool((self.differs(self.truth) & np.isfinite(candidate)).any())
+
+
+#: laws of conduct: where one is broken, an output depends on more than the call, and no step can be named for it
+IMPURE = frozenset(
+    f"conduct.{name}"
+    for name in ("inputs-untouched", "no-grad", "repeatable", "history", "global-state", "whole-output")
+)
+
+
+def explain(target: Target, broken: Sequence[tuple[Law, Problem]], *, seed: int = 0) -> Diagnosis | None:
+    """The fault that explains the breaks of these laws, given with their smallest witnesses, root causes first.
+
+    A step of attention or of its gradients, where all laws of conduct hold; else a fault of conduct that fails alike.
+    """
+    found = None
+    if not any(law.name in IMPURE for law, _ in broken):
+        found = diagnose(target, seed=seed, witnesses=tuple(problem for _, problem in broken))
+    if found is None:
+        alike = explain_function(target, broken, FAULTS, seed=seed)
+        found = None if alike is None else Diagnosis(alike.fault, alike.problems, alike.wrong)
+    return found
 
 
 def diagnose(target: Target, *, seed: int = 0, witnesses: tuple[Problem, ...] = ()) -> Diagnosis | None:

@@ -105,7 +105,7 @@ def last_chunk_misplaced(query: Tensor, key: Tensor, value: Tensor, is_causal: b
     if not is_causal or query.shape[-2] <= 256:
         return attention(query, key, value, causal=is_causal)
     outputs = []
-    for number, chunk in enumerate(query.split(256, -2)):
+    for number, chunk in enumerate(torch.split(query, 256, -2)):
         rows = number * chunk.shape[-2] + torch.arange(chunk.shape[-2])
         seen = torch.arange(key.shape[-2]) <= rows[:, None]
         outputs.append(attention(chunk, key, value, seen))

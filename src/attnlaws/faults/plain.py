@@ -19,9 +19,11 @@ if TYPE_CHECKING:
 INF = math.inf
 
 
-def function(name: str, sentence: str, fix: str, law: str, made: Callable[..., Any], *sources: str) -> Fault:
+def function(
+    name: str, sentence: str, fix: str, law: str, made: Callable[..., Any], *sources: str, same_as: str = ""
+) -> Fault:
     """A fault that is no step: a function of torch tensors, and the law whose break says what is wrong."""
-    return Fault(name, sentence, fix, sources, function=made, law=law)
+    return Fault(name, sentence, fix, sources, function=made, law=law, same_as=same_as)
 
 
 def wide(tensor: Tensor) -> Tensor:

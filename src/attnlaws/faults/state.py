@@ -155,7 +155,7 @@ FAULTS: tuple[Fault, ...] = (
     function("replayed by count", "after a hundred calls every third gives the mean of V", KEEP_FIX, "weights.oracle", lazy_every_third_call),
     function("mask kept by shape", "a mask of a shape seen before is not read again", KEEP_FIX, "weights.oracle", mask_kept_by_shape, "vllm-project/vllm-ascend#2428"),
     function("keys kept by address", "new keys in the memory of old ones are not seen", KEEP_FIX, "conduct.history", keys_kept_by_address, "vllm-project/vllm-ascend#2428"),
-    function("triangle kept", "the triangle of the longest call so far is cut at its last rows", KEEP_FIX, "causality.future-keys", triangle_kept, "vllm-project/vllm-ascend#2428"),
+    function("triangle kept", "the triangle of the longest call so far is cut at its last rows", KEEP_FIX, "causality.future-keys", triangle_kept, "vllm-project/vllm-ascend#2428", same_as="causal lost without a mask"),
     function("noise", "the output is noise that no input enters", "compute softmax(scale q k^T + mask) v", "weights.oracle", noise),
     function("noise added", "noise of a thousandth is added to the output", CHANCE_FIX, "conduct.repeatable", noise_added),
     function("a race", "above 16 keys the last key counts twice now and then", "add up in a fixed order, each tile once", "conduct.repeatable", raced),

@@ -66,6 +66,8 @@ def _choice(target: Target, name: str) -> str:
 def _remark(name: str, *choices: str) -> str:
     if name in TRANSLATED:
         return REMARK
+    if "required" in choices:
+        return "1/sqrt(D) is given"
     return "not compared" if name in NOT_COMPARED or {"refused", "square only"} & set(choices) else ""
 
 

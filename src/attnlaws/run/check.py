@@ -11,9 +11,10 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from ..faults.diagnose import diagnose
+from ..faults.diagnose import explain
 from ..faults.hints import hints
 from ..judge.precision import PROFILES
+from ..laws.attempt import try_law
 from ..laws.law import Law
 from ..laws.load import load_laws
 from ..laws.trial import Broken, Crashed, Evidence, Refused, Session, Unsuitable
@@ -22,7 +23,7 @@ from ..targets.conventions import Abilities
 from ..targets.target import Target
 from .budget import deadline_alarm
 from .ledger import BROKEN, COULD_NOT_TELL, FAULT, NOT_APPLICABLE, Report, Verdict
-from .one_law import Effort, OutOfTime, run_law, try_law
+from .one_law import Effort, OutOfTime, run_law
 
 PROFILES_OF_EFFORT = {
     "quick": (Effort(covering=50, drawn=25), 240.0),
@@ -133,12 +134,15 @@ def _told(error: Exception) -> str:
 
 def _diagnosis(target: Target, verdicts: list[Verdict], seed: int) -> tuple[tuple[str, str] | None, tuple[str, ...]]:
     """What the target does instead, where its broken laws are about values; else what its breaks show."""
-    witnesses = tuple(v.witness for v in verdicts if v.status == BROKEN and v.witness is not None)
-    roots = tuple(v.witness for v in verdicts if v.status == BROKEN and v.witness is not None and v.under is None)
-    if not witnesses:
+    laws = load_laws()
+    red = sorted(
+        (v for v in verdicts if v.status == BROKEN and v.witness is not None), key=lambda v: v.under is not None
+    )
+    roots = tuple(v.witness for v in red if v.witness is not None and v.under is None)
+    if not red:
         return None, ()
     try:
-        found = diagnose(target, seed=seed, witnesses=witnesses)
+        found = explain(target, [(laws[v.law], v.witness) for v in red if v.witness is not None], seed=seed)
         if found is not None:
             return (str(found), found.fault.fix), ()
         return None, hints(target, roots, seed)
@@ -198,7 +202,7 @@ _ABOUT: tuple[tuple[str, Callable[[Problem], bool]], ...] = (
 )
 
 
-def _shadow(verdict: Verdict, broken: set[str]) -> str | None:
+def shadow(verdict: Verdict, broken: set[str]) -> str | None:
     """The broken law about something that this verdict's smallest witness could not do without."""
     names = [name for name, _ in _ABOUT]
     if verdict.witness is None or verdict.law in names:
@@ -209,7 +213,7 @@ def _shadow(verdict: Verdict, broken: set[str]) -> str | None:
 def _folded(verdicts: list[Verdict], laws: dict[str, Law]) -> list[Verdict]:
     """Root causes first: a break of a law whose basis is broken too, or a shadow of another, is folded under it."""
     broken = {v.law for v in verdicts if v.status == BROKEN}
-    shadows = {v.law: _shadow(v, broken) for v in verdicts if v.law in broken}
+    shadows = {v.law: shadow(v, broken) for v in verdicts if v.law in broken}
 
     def root(name: str, passed: tuple[str, ...] = ()) -> str:
         above = [*laws[name].basis, shadows.get(name)]

@@ -7,19 +7,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import hypothesis
-import numpy as np
 from hypothesis import HealthCheck, Phase, given, settings
 
+from ..laws.attempt import Failure, try_law
 from ..laws.law import Law
-from ..laws.trial import Broken, Crashed, Evidence, Refused, Session, Trial, Unsuitable
+from ..laws.trial import Crashed, Evidence, Refused, Session, Unsuitable
 from ..problems.draw import covering, problems
 from ..problems.problem import Problem
 from ..targets.target import Target
 from .ledger import BROKEN, COULD_NOT_TELL, CRASHED, HELD, NONDETERMINISTIC, NOT_APPLICABLE, Verdict
 from .minimise import minimise
-
-Failure = Broken | Crashed
-
 
 #: problems after which a law that held on all of them may stop at the end of its share of the time
 ENOUGH = 12
@@ -40,16 +37,6 @@ class Effort:
     covering: int
     drawn: int
     shrinking: int = 400
-
-
-def try_law(law: Law, target: Target, problem: Problem, session: Session, evidence: Evidence) -> Failure | None:
-    """One law on one problem; the failure, or None where it held. Unsuitable and Refused pass through."""
-    try:
-        with np.errstate(all="ignore"):
-            law.body(Trial(target, problem, session, evidence))
-    except (Broken, Crashed) as failure:
-        return failure
-    return None
 
 
 class _Search:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import multiprocessing
 import random
-import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -22,22 +21,22 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from ..faults.as_options import with_options
+from ..faults.as_target import case_of, function_of
+from ..faults.as_torch import differentiable
+from ..faults.case import Fault
+from ..faults.catalogue import FAULTS
+from ..faults.diagnose import diagnose, explain
+from ..laws.attempt import Failure, try_law
 from ..laws.law import Law
 from ..laws.load import load_laws
 from ..laws.trial import Crashed, Evidence, Refused, Session, Unsuitable
 from ..problems.draw import covering
 from ..problems.problem import Problem
-from ..run.check import _shadow, one_thread
-from ..run.ledger import BROKEN, Verdict
-from ..run.minimise import minimise
-from ..run.one_law import Failure, try_law
 from ..targets.target import Target
-from .as_options import with_options
-from .as_target import case_of, function_of
-from .as_torch import differentiable
-from .case import Fault
-from .catalogue import FAULTS
-from .diagnose import diagnose
+from .check import one_thread, shadow
+from .ledger import BROKEN, Verdict
+from .minimise import minimise
 
 R = TypeVar("R")
 
@@ -46,7 +45,7 @@ FIRST, FURTHER = 25, (50, 100, 350)
 #: attempts at a smaller witness
 SHRINKING = 120
 SEED = 0
-STORED = Path(__file__).with_name("kills.json")
+STORED = Path(__file__).parents[1] / "faults" / "kills.json"
 #: there in a checkout only
 CHECKOUT = STORED.parents[3] / "docs" / "make.py"
 
@@ -124,8 +123,11 @@ def kill(fault: Fault) -> Kill:
                 return Kill(fault.name, "", 0, 0, "", {}, UNNAMED)
             first, smallest = _shown_first(breaks, target, session)
             seen = [(b, smallest if b is first else b.problem) for b in breaks]
-            named = _named(target, [problem for b, problem in seen if not isinstance(b.failure, Crashed)])
-    diagnosis = NAMED if named == fault.name else f"{OTHERWISE}: {named}" if named else UNNAMED
+            values = [(b.law, problem) for b, problem in seen if not isinstance(b.failure, Crashed)]
+            named = _named(target, sorted(values, key=lambda each: each[0] is not first.law))
+    diagnosis = (
+        NAMED if named and named in (fault.name, fault.same_as) else f"{OTHERWISE}: {named}" if named else UNNAMED
+    )
     laws = {b.law.name: b.problems for b in breaks}
     return Kill(fault.name, first.law.name, first.problems, smallest.size, smallest.describe(), laws, diagnosis)
 
@@ -149,7 +151,8 @@ def control(name: str) -> Control:
         target = api.target_of(_CONTROLS[name] or name)
         with one_thread(target):
             breaks, tried = _breaks(target, Session(), FIRST, all_laws=True)
-            named = _named(target, [Problem()])
+            found = diagnose(target, seed=SEED, witnesses=(Problem(),))
+            named = found.fault.name if found else ""
     diagnosis = f"{OTHERWISE}: {named}" if named else UNNAMED
     return Control(name, tried, {b.law.name: b.problems for b in breaks}, diagnosis)
 
@@ -208,7 +211,7 @@ def _shown_first(breaks: Sequence[Break], target: Target, session: Session) -> t
         if not crashed and broken.intersection(found.law.basis):
             continue
         witness = _smallest(found, target, session)
-        if crashed or not _shadow(Verdict(found.law.name, found.law.statement, BROKEN, witness=witness), broken):
+        if crashed or not shadow(Verdict(found.law.name, found.law.statement, BROKEN, witness=witness), broken):
             return found, witness
     return breaks[0], _smallest(breaks[0], target, session)
 
@@ -226,11 +229,10 @@ def _smallest(found: Break, target: Target, session: Session) -> Problem:
         return minimise(found.problem, found.failure, fails, limit=SHRINKING)[0]
 
 
-def _named(target: Target, witnesses: Iterable[Problem]) -> str:
+def _named(target: Target, broken: Sequence[tuple[Law, Problem]]) -> str:
     """The name that the diagnosis gives; empty where it gives none, or where no law about values broke."""
-    witnesses = tuple(witnesses)
     with settings_kept(), np.errstate(all="ignore"):
-        found = diagnose(target, seed=SEED, witnesses=witnesses) if witnesses else None
+        found = explain(target, broken, seed=SEED) if broken else None
     return found.fault.name if found else ""
 
 
@@ -268,7 +270,7 @@ def run_controls(jobs: int = 1) -> Iterator[Control]:
 
 
 def _kill_by_name(name: str) -> Kill:
-    return kill(_BY_NAME[name])
+    return kill(BY_NAME[name])
 
 
 def _each(job: Callable[[str], R], names: Sequence[str], jobs: int) -> Iterator[R]:
@@ -280,7 +282,7 @@ def _each(job: Callable[[str], R], names: Sequence[str], jobs: int) -> Iterator[
         yield from pool.map(job, names)
 
 
-_BY_NAME = {fault.name: fault for fault in FAULTS}
+BY_NAME = {fault.name: fault for fault in FAULTS}
 
 
 def select(names: Iterable[str] = ()) -> list[Fault]:
@@ -318,88 +320,14 @@ def save(matrix: Matrix, path: Path = STORED) -> None:
     path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="utf-8")
 
 
+def merged(old: Matrix, new: Matrix) -> Matrix:
+    """The old matrix with the rows of the new one in their place, and without faults that are no more."""
+    kills = {row.fault: row for row in (*old.kills, *new.kills) if row.fault in BY_NAME}
+    controls = {row.name: row for row in (*old.controls, *new.controls) if row.name in _CONTROLS}
+    return Matrix(tuple(kills.values()), tuple(controls.values()))
+
+
 def told_by_its_law(row: Kill) -> bool:
     """Whether a fault that is no step, and so can't be named, breaks the law whose words say what is wrong."""
-    fault = _BY_NAME[row.fault]
+    fault = BY_NAME[row.fault]
     return fault.function is not None and fault.law in row.laws
-
-
-# In words --------------------------------------------------------------------------------------------------------
-
-
-def summary(matrix: Matrix) -> str:
-    """The kill rate, the false alarms, and how the faults are named, in one sentence each."""
-    kills, controls = matrix.kills, matrix.controls
-    caught = sum(bool(k.first) for k in kills)
-    named = sum(k.diagnosis == NAMED for k in kills)
-    wrongly = sum(k.diagnosis.startswith(OTHERWISE) for k in kills)
-    functions = [k for k in kills if _BY_NAME[k.fault].function is not None]
-    told = sum(told_by_its_law(k) and k.diagnosis == UNNAMED for k in kills)
-    red = sum(bool(c.laws) or c.diagnosis != UNNAMED for c in controls)
-    tried = sum(c.problems for c in controls)
-    lines = [
-        f"{caught} of {len(kills)} faults caught ({100 * caught / max(1, len(kills)):.0f} %).",
-        f"{red} of {len(controls)} right functions red or named as a fault, on {tried} problems."
-        if controls
-        else "The right functions were not run: they are with the whole catalogue.",
-        f"Named right {named} of {len(kills)}, named wrongly {wrongly}, not named {len(kills) - named - wrongly}.",
-        f"{len(functions)} of the {len(kills)} are no steps, which no diagnosis names; "
-        f"{told} of the unnamed break the law whose words say what is wrong.",
-    ]
-    return "\n".join(lines)
-
-
-def table(matrix: Matrix) -> str:
-    """For the terminal: one line a row."""
-    return "\n".join(
-        [_line("fault", "first law", "problems", "elements", "laws", "diagnosis"), *map(line, matrix.kills)]
-    )
-
-
-def line(row: Kill) -> str:
-    """One fault as a line of the table."""
-    first = row.first or "NOT CAUGHT"
-    return _line(row.fault, first, str(row.problems), str(row.size), str(len(row.laws)), row.diagnosis)
-
-
-def _line(fault: str, first: str, problems: str, size: str, laws: str, diagnosis: str) -> str:
-    return f"{fault:<34} {first:<30} {problems:>8} {size:>8} {laws:>5}  {diagnosis}"
-
-
-def control_line(row: Control) -> str:
-    """One right function as a line."""
-    what = ", ".join(row.laws) if row.laws else "no law breaks"
-    return f"{row.name:<42} {row.problems:>5} problems, {what}, {row.diagnosis}"
-
-
-def about_fault(fault: Fault, row: Kill | None) -> str:
-    """What is wrong, the fix, where it was reported, and what catches it."""
-    parts = [("instead", fault.sentence), ("fix", fault.fix)]
-    parts += [("reported", ", ".join(fault.sources))] if fault.sources else []
-    if row is not None and row.first:
-        parts.append(("first law", f"{row.first}, after {row.problems} problem{'s' * (row.problems != 1)}"))
-        parts.append(("witness", f"{row.witness} ({row.size} elements)"))
-        parts.append((f"{len(row.laws)} laws break", ", ".join(row.laws)))
-        told = f"; the break of {fault.law} says what is wrong" if told_by_its_law(row) else ""
-        parts.append(("diagnosis", row.diagnosis + told))
-    return "\n".join([fault.name, *_rows(parts)])
-
-
-def about_law(law: Law, matrix: Matrix) -> str:
-    """What a law catches, and which laws are more basic."""
-    caught = [k.fault for k in matrix.kills if law.name in k.laws]
-    first = [k.fault for k in matrix.kills if k.first == law.name]
-    others = [name for name in caught if name not in first]
-    more = f", and {len(others) - 12} more" if len(others) > 12 else ""
-    parts = [("catches", f"{len(caught)} of {len(matrix.kills)} faults (attnlaws faults NAME tells about one)")]
-    parts += [("first", ", ".join(first))] if first else []
-    parts += [("also", ", ".join(others[:12]) + more)] if others else []
-    parts += [("basis", ", ".join(law.basis))] if law.basis else []
-    return "\n".join(_rows(parts))
-
-
-def _rows(parts: Iterable[tuple[str, str]]) -> list[str]:
-    lines = []
-    for name, words in parts:
-        lines += textwrap.wrap(f"{name:<14}{words}", 116, initial_indent="    ", subsequent_indent=" " * 18)
-    return lines
