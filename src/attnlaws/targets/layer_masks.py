@@ -1,0 +1,106 @@
+"""How a layer takes masks: a key is hidden in each possible way, and what the outputs then depend on tells the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from .call import Array, TargetRaised, WrongResult
+from .instance import Instance
+from .layer import KINDS, Dependence, LayerTarget, MaskWay
+
+FAILS = (TargetRaised, WrongResult)
+
+
+def find_masks(target: LayerTarget, roles: Mapping[str, str], instance: Instance) -> LayerTarget:
+    """The target with its ways to hide keys and pairs, and the parameters whose meaning was not found."""
+    if target.only_length:
+        return target
+    keys, pairs = None, None
+    ignored, unclear = [], []
+    for role in ("padding", "mask", "bias"):
+        if role not in roles or roles[role] in target.fixed and target.fixed[roles[role]] is not None:
+            continue
+        found, silent = [], True
+        for way in _ways(role, roles[role]):
+            answer = _tried(target, instance, way)
+            silent &= answer in ("refused", "nothing")
+            found += [way] if answer == "hides" else []
+            if answer == "nothing":
+                ignored.append(roles[role])
+        ignored = [n for n in ignored if n != roles[role] or silent]
+        if not found and not (roles[role] in ignored):
+            unclear.append(roles[role])
+        keys = keys or next((w for w in found if w.shape not in ("LL", "1LL")), None)
+        pairs = pairs or next((w for w in found if w.shape in ("LL", "1LL", "B1LL", "BLL")), None)
+    target = target.but(
+        padding=keys,
+        mask=pairs,
+        ignored=tuple(dict.fromkeys(n for n in ignored)),
+        unclear=tuple(unclear),
+    )
+    return target.but(with_mask=_with_mask(target, instance))
+
+
+def _ways(role: str, name: str) -> Iterator[MaskWay]:
+    shapes = ("BL",) if role == "padding" else ("LL", "B1LL", "B11L", "BLL", "1LL", "BL")
+    for kind in KINDS:
+        for shape in shapes:
+            if role != "bias" or kind == "additive":
+                yield MaskWay(name, kind, shape)
+
+
+def _tried(target: LayerTarget, instance: Instance, way: MaskWay) -> str:
+    """What hiding the second of four keys does: "hides" it, "nothing", "refused", or "other"."""
+    trial = replace(target, padding=way, mask=way)
+    asking = Instance(trial, instance.module, instance.dtype)
+    per_key = way.shape in ("BL", "B11L")
+    batch, length = 2, 4
+    shown = np.ones((batch, length) if per_key else (batch, length, length), dtype=bool)
+    shown[..., 1] = False
+    if way.shape not in ("LL", "1LL"):
+        shown[1] = True  # the second sample hides nothing
+    x = _draw((batch, length, target.width), 4)
+    try:
+        base, free = asking.run(x, visible=shown), instance.run(x)
+        moved = {j: asking.run(_moved(x, j), visible=shown) for j in (0, 1)}
+    except FAILS:
+        return "refused"
+    if np.array_equal(base, free):
+        return "nothing"
+    rows = base[0, 2:]
+    if not np.isfinite(rows).all():
+        return "other"
+    least = (1e-10 if instance.dtype == "float64" else 2e-5) * float(np.abs(rows).max())
+
+    def moves(sample: int, j: int) -> bool:
+        return bool((np.abs(moved[j][sample, 2:] - base[sample, 2:]) > least).all(0).any())
+
+    hidden_in_both = way.shape in ("LL", "1LL")
+    hides = not moves(0, 1) and moves(0, 0) and (moves(1, 1) is not hidden_in_both)
+    return "hides" if hides else "other"
+
+
+def _with_mask(target: LayerTarget, instance: Instance) -> Dependence | None:
+    """What outputs depend on where a mask that hides nothing is given: some layers then drop their own triangle."""
+    from .probe_layer import depends
+
+    if not target.dependence.causal or (target.padding is None and target.mask is None):
+        return None
+    asking = Instance(target, instance.module, instance.dtype)
+    length = min(target.longest, 6)
+    shape = (2, length) if target.padding is not None else (2, length, length)
+    return depends(asking, length, np.ones(shape, dtype=bool))
+
+
+def _moved(x: Array, j: int) -> Array:
+    other = x.copy()
+    other[:, j] = _draw(x[:, j].shape, 50 + j)
+    return other
+
+
+def _draw(shape: tuple[int, ...], seed: int) -> Array:
+    rng = np.random.Generator(np.random.Philox(key=[seed, 13]))
+    return rng.standard_normal(shape).astype(np.float32).astype(np.float64)
