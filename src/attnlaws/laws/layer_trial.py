@@ -6,10 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from ..judge.layer_bounds import heads_error, output_error, projection_error
+from ..judge.precision import PROFILES, Precision
 from ..problems.layer_problem import LayerProblem, generator, padding_of, parameters, tokens
 from ..targets.call import Array, BoolArray, TargetRaised, WrongResult
 from ..targets.instance import Instance
 from ..targets.layer import Dependence, LayerTarget
+from ..targets.layer_weights import Computed, Slot, oracle_layer
 from .trial import Broken, Crashed, Evidence, Refused, Session, Unsuitable, worst
 
 UNITS = {"float32": (2.0**-24,), "float64": (2.0**-53, 2.0**-24)}
@@ -121,25 +124,27 @@ class LayerTrial:
         *,
         hoped: bool = False,
         rows: BoolArray | None = None,
-        unit: float | None = None,
+        times: float = 1.0,
     ) -> None:
-        """Two outputs that are equal in exact arithmetic: the same bits, or within the slack. `rows` (B, L) are compared."""
+        """Two outputs that are equal in exact arithmetic: the same bits, or within the slack, or so many times it where one
+        is a sum of so many outputs. `rows` (B, L) are compared.
+        """
         chosen = np.ones(got.shape[:2], dtype=bool) if rows is None else rows
         first, second = got[chosen], want[chosen]
         if np.array_equal(first, second):
             self.evidence.add(first.size, 0.0)
             return
         self.evidence.not_exact += hoped
-        units = UNITS[self.problem.dtype] if unit is None else (unit,)
-        limits = [self.slack(u) for u in units[self.session.precision.get(self.problem.dtype, 0) if unit is None else 0 :]]
-        for step, limit in enumerate(limits):
+        found = self.session.precision.get(self.problem.dtype, 0)
+        for step, unit in enumerate(self.units[found:]):
+            limit = times * self.slack(unit)
             ratio, _, _ = worst(first, second, np.full(first.shape, limit))
             if ratio <= 1.0:
                 if step:
-                    self.session.precision[self.problem.dtype] = step
+                    self.session.precision[self.problem.dtype] = found + step
                 self.evidence.add(first.size, ratio)
                 return
-        self._break(got, want, np.full(got.shape, limits[-1]), what, chosen)
+        self._break(got, want, np.full(got.shape, limit), what, chosen)
 
     def equal(self, got: Array, want: Array, what: str, rows: BoolArray | None = None) -> None:
         """Bit for bit."""
@@ -148,7 +153,7 @@ class LayerTrial:
             self._break(got, want, np.zeros(got.shape), what, chosen)
         self.evidence.add(got[chosen].size, 0.0)
 
-    def within(self, got: Array, want: Array, allowed: Array, what: str, rows: BoolArray | None = None) -> bool:
+    def within(self, got: Array, want: Array, allowed: Array, rows: BoolArray | None = None) -> bool:
         """Each element within its bound; False, without evidence, where one is not."""
         chosen = np.ones(got.shape[:2], dtype=bool) if rows is None else rows
         ratio, _, _ = worst(got[chosen], want[chosen], allowed[chosen])
@@ -210,3 +215,66 @@ class LayerTrial:
                 return
         self.evidence.add(1, 0.0)
         raise Broken(what, got=got, want=want, allowed=allowed[-1], where="slope")
+
+    # -- with the weights found ------------------------------------------------------------------------------------
+
+    def exact(self, layer: Instance, x: Array | None = None) -> Computed:
+        """The oracle's layer with the layer's own weights, under the problem's mask."""
+        assert self.target.projections is not None
+        values = layer.parameters()
+        return oracle_layer(self.target.projections, values, self.x if x is None else x, self.sees())
+
+    def bound(self, layer: Instance, exact: Computed, precision: Precision) -> Array:
+        """How far a correct layer of that precision may be from the oracle's, element by element (B, L, E')."""
+        p, values, unit = self.target.projections, layer.parameters(), precision.u_a
+        assert p is not None
+
+        def error(slot: Slot, heads: int) -> Array:
+            flat = projection_error(self.x, slot.matrix(values), slot.offset(values), unit)
+            return flat.reshape(*flat.shape[:2], heads, -1).swapaxes(1, 2)
+
+        errors = error(p.q, p.heads), error(p.k, p.kv_heads), error(p.v, p.kv_heads)
+        heads = heads_error((exact.q, exact.k, exact.v), errors, exact.attended, p.scale, precision)
+        merged = heads.swapaxes(1, 2).reshape(exact.merged.shape)
+        if p.o is None:
+            return merged
+        return output_error(exact.merged, merged, p.o.matrix(values), p.o.offset(values), unit)
+
+    def only_head(self, values: dict[str, Array], head: int) -> dict[str, Array]:
+        """The parameters with the columns of Wo of all other heads, and bo, set to 0."""
+        p = self.target.projections
+        assert p is not None
+        changed = dict(values)
+        if p.o is not None:
+            matrix = p.o.matrix(values)
+            kept = np.zeros(matrix.shape)
+            own = slice(head * p.head_dim, (head + 1) * p.head_dim)
+            kept[:, own] = matrix[:, own]
+            p.o.changed(changed, kept, 0.0 * p.o.offset(values))
+        return changed
+
+    def other_heads_changed(self, values: dict[str, Array], head: int) -> dict[str, Array]:
+        """The parameters with other rows of Wq, Wk, Wv for the heads that a head doesn't use."""
+        p = self.target.projections
+        assert p is not None
+        changed = dict(values)
+        for slot, heads, own in ((p.q, p.heads, head), (p.k, p.kv_heads, head // (p.heads // p.kv_heads)), (p.v, p.kv_heads, head // (p.heads // p.kv_heads))):
+            of = np.arange(len(slot.rows)) // (len(slot.rows) // heads) != own
+            matrix, offset = slot.matrix(changed), slot.offset(changed)
+            matrix[of] = (-1.5 * matrix[of]).astype(np.float32)
+            offset[of] = (offset[of] + 0.5).astype(np.float32)
+            slot.changed(changed, matrix, offset)
+        return changed
+
+    def agrees_with_oracle(self, layer: Instance, got: Array, what: str) -> None:
+        """The output within its bound of the oracle's layer (twice the bound in float64, where the oracle errs too)."""
+        exact, dtype = self.exact(layer), self.problem.dtype
+        factor = 2.0 if dtype == "float64" else 1.0
+        first = self.session.precision.get(dtype, 0)
+        for step, precision in enumerate(PROFILES[dtype][: len(UNITS[dtype])][first:]):
+            allowed = factor * self.bound(layer, exact, precision)
+            if self.within(got, exact.output, allowed, rows=self.real()):
+                if step:
+                    self.session.precision[dtype] = first + step
+                return
+        self.broken(got, exact.output, allowed, what, rows=self.real())

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from ..faults.layers import diagnose_layer
 from ..judge.precision import PROFILES
 from ..laws.trial import Session
 from ..targets.layer import LayerTarget
@@ -35,6 +36,13 @@ def run_layer_checks(
         if missing:
             raise ValueError(f"{target.name} is tried in {', '.join(target.dtypes)}, not in {', '.join(missing)}")
         target = target.but(dtypes=tuple(d for d in target.dtypes if d in dtypes))
+    diagnosis = None
+    if target.recognised == "no" and target.projections is not None:
+        explained = diagnose_layer(target)
+        if explained is not None:
+            projections, fault = explained
+            target = target.but(projections=projections, recognised="by a fault")
+            diagnosis = (fault.sentence, fault.fix)
     session = Session()
     verdicts: list[Verdict] = []
     started = time.monotonic()
@@ -43,10 +51,10 @@ def run_layer_checks(
     def report() -> Report:
         precision = {d: PROFILES[d][session.precision.get(d, 0)].name for d in target.dtypes}
         seconds = time.monotonic() - started
-        return Report(target, tuple(verdicts), {}, precision, profile, seed, seconds, clock.out_of_time)
+        made = Report(target, tuple(verdicts), {}, precision, profile, seed, seconds, clock.out_of_time)
+        return replace(made, diagnosis=diagnosis if made.failures else None)
 
     with one_thread(target), deadline_alarm(clock.deadline - started, (lambda: partial(report())) if partial else None):
         try_all(chosen, target, session, verdicts, clock, profile=profile, seed=seed, asked=laws, progress=progress)
         verdicts = folded(verdicts, {law.name: law for law in chosen})
-    found = report()
-    return replace(found, out_of_time=clock.out_of_time)
+    return report()

@@ -7,6 +7,7 @@ A guess by names counts only where the float64 oracle's layer with these weights
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -108,7 +109,7 @@ class Computed:
 
 
 def oracle_layer(
-    p: Projections, values: Mapping[str, Array], x: Array, visible: BoolArray | None = None, causal: bool = False
+    p: Projections, values: Mapping[str, Array], x: Array, visible: BoolArray
 ) -> Computed:
     """The layer in float64 on x (B, L, E); `visible` is (B, L, L)."""
 
@@ -117,23 +118,25 @@ def oracle_layer(
         return flat.reshape(*flat.shape[:2], heads, -1).swapaxes(1, 2)  # (B, L, H*D) -> (B, H, L, D)
 
     q, k, v = split(p.q, p.heads), split(p.k, p.kv_heads), split(p.v, p.kv_heads)
-    shown = None if visible is None else visible[:, None]
-    attended = oracle.attention(
-        q, k, v, visible=shown, causal="top-left" if causal else None, scale=p.scale, empty_row="nan"
-    )
+    attended = oracle.attention(q, k, v, visible=visible[:, None], scale=p.scale, empty_row="nan")
     merged = attended.output.swapaxes(1, 2).reshape(x.shape[0], x.shape[1], -1)
     output = merged if p.o is None else merged @ p.o.matrix(values).T + p.o.offset(values)
     return Computed(q, k, v, attended, merged, output)
 
 
-def recognise(target: LayerTarget, declared: str | None = None) -> LayerTarget:
-    """The target with its projections, where a guess gives the module's own output, or is declared."""
+def recognise(target: LayerTarget, declared: str | None = None, scale: str | None = None) -> LayerTarget:
+    """The target with its projections, where a guess gives the module's own output, or is declared.
+
+    A scale of 1 without a word of it in the module is declared: a forgotten scale looks the same.
+    """
     found = list(candidates(target))
+    if scale is not None:
+        found = [replace(p, scale=1.0 if scale == "1" else p.head_dim**-0.5) for p in found]
     if declared is not None:
         found = [p for p in found if p.style.startswith(declared)]
         if not found:
             raise CannotAdapt(f"weights = {declared!r} is declared, but {target.name} has no such parameters")
-    probe = _Probe(target)
+    probe = Probe(target)
     for p in found:
         if probe.fits(p):
             return target.but(projections=p, recognised="reproduced")
@@ -142,7 +145,7 @@ def recognise(target: LayerTarget, declared: str | None = None) -> LayerTarget:
     return target.but(projections=found[0], recognised="declared" if declared else "no")
 
 
-class _Probe:
+class Probe:
     """The module's output on one input with other parameters, to hold guesses against."""
 
     def __init__(self, target: LayerTarget) -> None:
@@ -153,8 +156,7 @@ class _Probe:
         length = target.only_length or min(target.longest, 6)
         rng = np.random.Generator(np.random.Philox(key=[9, 13]))
         self.x = rng.standard_normal((2, length, target.width)).astype(np.float32).astype(np.float64)
-        self.values, self.causal = instance.parameters(), target.dependence.causal
-        self.least = 1e-5
+        self.values, self.pattern = instance.parameters(), target.dependence.pattern(length)
         try:
             self.output: Array | None = instance.run(self.x)
         except (TargetRaised, WrongResult):
@@ -162,12 +164,14 @@ class _Probe:
 
     def fits(self, p: Projections) -> bool:
         """Whether the oracle's layer with this guess gives the module's output, but for rounding in float32."""
-        if self.output is None:
+        shown = np.broadcast_to(self.pattern, (self.x.shape[0], *self.pattern.shape))
+        return self.gives(oracle_layer(p, self.values, self.x, shown).output)
+
+    def gives(self, want: Array) -> bool:
+        """Whether this is the module's output, but for rounding in float32."""
+        if self.output is None or want.shape != self.output.shape or not np.isfinite(want).all():
             return False
-        want = oracle_layer(p, self.values, self.x, causal=self.causal).output
-        if want.shape != self.output.shape:
-            return False
-        return bool(np.abs(want - self.output).max() <= self.least * max(float(np.abs(want).max()), 1e-30))
+        return bool(np.abs(want - self.output).max() <= 1e-5 * max(float(np.abs(want).max()), 1e-30))
 
 
 # -- guesses ---------------------------------------------------------------------------------------------------------
@@ -291,12 +295,19 @@ def _inputs(
             if rows % (heads + 2 * kv):
                 continue
             size = rows // (heads + 2 * kv)
-            fused = "in_proj_weight" if name.endswith("in_proj_weight") else "fused q | k | v"
-            ends = np.cumsum([0, heads * size, kv * size, kv * size])
-            parts = [np.arange(a, b) for a, b in zip(ends, ends[1:], strict=False)]
-            yield (*_cut(whole, parts), fused)
+            fused = "in_proj_weight" if name.endswith("in_proj_weight") else "fused"
+            for order in itertools.permutations("qkv"):  # CodeGen keeps q | v | k: an order is no fault
+                cut = _one_after_the_other(order, {"q": heads * size, "k": kv * size, "v": kv * size})
+                yield (*_cut(whole, cut), f"{fused}, {' | '.join(order)}")
             for style, parts in _interleaved(heads, kv, size):
                 yield (*_cut(whole, parts), f"fused, interleaved {style}")
+
+
+def _one_after_the_other(order: tuple[str, ...], sizes: Mapping[str, int]) -> list[NDArray[np.intp]]:
+    """The rows of q, k and v where they stand in this order."""
+    ends = np.cumsum([0, *(sizes[name] for name in order)])
+    rows = {name: np.arange(ends[n], ends[n + 1]) for n, name in enumerate(order)}
+    return [rows[name] for name in "qkv"]
 
 
 def _interleaved(heads: int, kv: int, size: int) -> Iterator[tuple[str, list[NDArray[np.intp]]]]:

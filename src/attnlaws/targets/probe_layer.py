@@ -25,6 +25,7 @@ WIDTHS = ("embed_dim", "d_model", "hidden_size", "n_embd", "dim", "d_in", "embed
 DECLARED = {
     "causal": ("always", "no"),
     "weights": ("separate", "fused", "fused, interleaved", "in_proj_weight"),
+    "scale": ("1", "1/sqrt(D)"),
     "positions": ("used", "none"),
     "axes": ("BLE", "LBE"),
 }
@@ -60,7 +61,7 @@ def adapt_layer(
     target = _flag(target, roles, quiet)
     target = find_masks(target, roles, quiet)
     target = find_positions(target, quiet, told.get("positions"))
-    return recognise(target, told.get("weights"))
+    return recognise(target, told.get("weights"), told.get("scale"))
 
 
 def _parameters(module: Any, fixed: Mapping[str, Any]) -> tuple[int, dict[str, str], dict[str, Any]]:
@@ -196,14 +197,14 @@ def probing(target: LayerTarget) -> Instance:
 
 def seen(instance: Instance, length: int, visible: BoolArray | None = None, **options: Any) -> BoolArray:
     """(L, L), True where output i moves with token j, by more than rounding."""
-    x = draw((2, length, instance.target.width), 2)
+    x = draw((2, length, instance.target.width), 2) / 8.0  # small inputs, so that no weight is too small to be seen
     base = instance.run(x, visible=visible, **options)[0]
     size = float(np.nanmax(np.abs(base))) if np.isfinite(base).any() else 1.0
     least = 1e-10 if instance.dtype == "float64" else 2e-5
     found = np.zeros((length, length), dtype=bool)
     for j in range(length):
         moved = x.copy()
-        moved[0, j] = draw((instance.target.width,), 100 + j)
+        moved[0, j] = draw((instance.target.width,), 100 + j) / 8.0
         change = np.abs(instance.run(moved, visible=visible, **options)[0] - base)
         found[:, j] = np.where(np.isfinite(change), change, 0.0).max(-1) > least * max(size, 1e-30)
     return found

@@ -20,7 +20,7 @@ def redrawn(parameters: Mapping[str, Array], names: Sequence[str], seed: int) ->
 
 
 def _other(values: Array, rng: np.random.Generator) -> Array:
-    """A matrix scaled to a deviation of 1.5 / sqrt(its larger side), anything else moved by up to a half."""
+    """A matrix with mean 0 and a deviation of 1.5 / sqrt(its larger side), anything else moved by up to a half."""
     if values.size == 0 or not np.isfinite(values).all():
         return values
     spread = float(values.std())
@@ -29,4 +29,4 @@ def _other(values: Array, rng: np.random.Generator) -> Array:
     wanted = 1.5 / np.sqrt(max(values.shape))
     if spread < 1e-12:
         return np.asarray(values + wanted * rng.standard_normal(values.shape))
-    return np.asarray(values * (wanted / spread))
+    return np.asarray((values - values.mean()) * (wanted / spread))
