@@ -243,32 +243,35 @@ def test_gradients_reach(trial: LayerTrial) -> None:
     share=0.7,
 )
 def test_gradients_match(trial: LayerTrial) -> None:
-    """<d F / d theta, e> = (F(theta + h e) - F(theta - h e)) / 2h for F = sum(y u), along a random e of all parameters and x.
+    """<d F / d theta, e> = (F(theta + h e) - F(theta - h e)) / 2h for F = sum(y u), along a random e of length 1 of all
+    parameters and x.
 
-    What is allowed: the difference of the two one-sided slopes (the curvature, and a kink), that of the slopes for h and
-    h / 2, four times each, and the rounding of F over h.
+    What is allowed: the difference of the two one-sided slopes (the curvature, and a kink) for h and for h / 2, that of the
+    slopes for h and h / 2, four times each, and the rounding of F, 32 u sum |y u| over h. h is the third root of u.
     """
     layer = trial.layer()
     first = trial.run(layer)
     upstream = trial.rng.standard_normal(first.shape)
     _, found, by_input = trial.differentiate(layer, upstream)
+    gradients = {name: g for name, g in {**found, "": by_input}.items() if g is not None}
+    along = {name: trial.rng.standard_normal(g.shape) for name, g in gradients.items()}
+    length = np.sqrt(sum(float((e * e).sum()) for e in along.values()))
+    slope = sum(float((g * along[name]).sum()) for name, g in gradients.items()) / length
     values = layer.parameters()
-    names = [n for n, g in found.items() if g is not None]
-    along = {n: trial.rng.standard_normal(values[n].shape) for n in names}
-    by_x = trial.rng.standard_normal(trial.x.shape) if by_input is not None else np.zeros(trial.x.shape)
-    slope = sum(float((found[n] * along[n]).sum()) for n in names)  # type: ignore[operator]
-    slope += 0.0 if by_input is None else float((by_input * by_x).sum())
 
     def at(h: float) -> float:
-        layer.set({n: values[n] + h * along[n] for n in names})
-        return float((trial.run(layer, trial.x + h * by_x, visible=trial.visible()) * upstream).sum())
+        layer.set({n: values[n] + h / length * e for n, e in along.items() if n})
+        x = trial.x + h / length * along.get("", np.zeros(trial.x.shape))
+        return float((trial.run(layer, x, visible=trial.visible()) * upstream).sum())
 
-    h, here = 2e-5, float((first * upstream).sum())
-    up, down, up2, down2 = at(h), at(-h), at(h / 2), at(-h / 2)
-    central, half = (up - down) / (2 * h), (up2 - down2) / h
-    curved = abs((up + down - 2 * here) / h) + abs((up2 + down2 - 2 * here) / (h / 2)) + abs(central - half)
-    size = float(np.abs(first * upstream).sum())
-    trial.close(slope, half, [4 * curved + 1e3 * unit * size / h for unit in trial.units], "the gradients are not the slope of the output")
+    limits = []
+    for unit in trial.units:
+        h, here = np.cbrt(unit), float((first * upstream).sum())
+        up, down, up2, down2 = at(h), at(-h), at(h / 2), at(-h / 2)
+        central, half = (up - down) / (2 * h), (up2 - down2) / h
+        curved = abs((up + down - 2 * here) / h) + abs((up2 + down2 - 2 * here) / (h / 2)) + abs(central - half)
+        limits.append((half, 4 * curved + 32 * unit * float(np.abs(first * upstream).sum()) / h))
+    trial.close(slope, limits, "the gradients are not the slope of the output")
 
 
 @layer_law("layers.buffers", "no buffer changes, and nothing grows, from call to call", exact=True, wants=TWO)

@@ -192,13 +192,18 @@ def diagnose_layer(target: LayerTarget) -> tuple[Projections, LayerFault] | None
     if probe.output is None:
         return None
     length = probe.x.shape[1]
+    patterns = {pattern.tobytes(): pattern for pattern in (target.dependence.pattern(length), np.tri(length, dtype=bool))}
     for p in candidates(target):
-        layer = Layer(p, probe.values, probe.x, target.dependence.pattern(length))
-        for fault in LAYER_FAULTS:
-            try:
-                output = fault.output(layer)
-            except ValueError:  # sizes that this fault can't have
-                continue
-            if output is not None and probe.gives(output):
+        for pattern in patterns.values():
+            fault = next((f for f in LAYER_FAULTS if _gives(f, Layer(p, probe.values, probe.x, pattern), probe)), None)
+            if fault is not None:
                 return p, fault
     return None
+
+
+def _gives(fault: LayerFault, layer: Layer, probe: Probe) -> bool:
+    try:
+        output = fault.output(layer)
+    except ValueError:  # sizes that this fault can't have
+        return False
+    return output is not None and probe.gives(output)

@@ -207,14 +207,14 @@ class LayerTrial:
         except TargetRaised as failure:
             raise Crashed(f"moved to {dtype}: {failure}", None) from failure
 
-    def close(self, got: float, want: float, allowed: list[float], what: str) -> None:
-        """One number within the first limit that fits."""
-        for limit in allowed:
+    def close(self, got: float, wanted: list[tuple[float, float]], what: str) -> None:
+        """One number near the first of these that fits, each with its limit."""
+        for want, limit in wanted:
             if abs(got - want) <= limit:
                 self.evidence.add(1, abs(got - want) / limit if limit else 0.0)
                 return
         self.evidence.add(1, 0.0)
-        raise Broken(what, got=got, want=want, allowed=allowed[-1], where="slope")
+        raise Broken(what, got=got, want=wanted[0][0], allowed=wanted[0][1], where="slope")
 
     # -- with the weights found ------------------------------------------------------------------------------------
 

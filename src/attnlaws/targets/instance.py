@@ -96,9 +96,17 @@ class Instance:
 
     @contextlib.contextmanager
     def _seeded(self, seed: int) -> Iterator[None]:
-        with self.torch.random.fork_rng(devices=[]):
-            self.torch.manual_seed(seed)
+        if self.target.device != "cpu":
+            with self.torch.random.fork_rng():
+                self.torch.manual_seed(seed)
+                yield
+            return
+        before = self.torch.get_rng_state()
+        self.torch.default_generator.manual_seed(seed)  # torch.manual_seed takes milliseconds
+        try:
             yield
+        finally:
+            self.torch.set_rng_state(before)
 
     # -- modes and state -------------------------------------------------------------------------------------------
 
