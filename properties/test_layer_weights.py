@@ -35,7 +35,12 @@ def _fused(target: LayerTarget) -> str | None:
     return None if target.projections.fused else "its projections are separate parameters"
 
 
-@layer_law("layers.oracle", "the output is the oracle's layer with the layer's own weights", wants=LayerWants(padding=None), applies=_found)
+@layer_law(
+    "layers.oracle",
+    "the output is the oracle's layer with the layer's own weights",
+    wants=LayerWants(padding=None),
+    applies=_found,
+)
 def test_oracle(trial: LayerTrial) -> None:
     """y = concat_h(softmax(s q_h k_h^T) v_h) Wo^T + bo with q = x Wq^T + bq and so on, in float64, within the bound of the
     projections, the kernel and the output projection (judge/layer_bounds.py).
@@ -73,7 +78,9 @@ def test_head_split(trial: LayerTrial) -> None:
         trial.agree(_part(got, own), _part(part, own), what, hoped=True, rows=rows)
         total += _part(part, own)
     layer.set(values)
-    trial.agree(total + constant, whole, "the output is not the sum of what its heads give alone", rows=rows, times=p.heads + 1)
+    trial.agree(
+        total + constant, whole, "the output is not the sum of what its heads give alone", rows=rows, times=p.heads + 1
+    )
 
 
 def _part(output: np.ndarray, own: slice) -> np.ndarray:  # type: ignore[type-arg]
@@ -102,7 +109,9 @@ def test_fused_is_separate(trial: LayerTrial) -> None:
     p.v.changed(empty, 0.0 * p.v.matrix(values), 0.0 * p.v.offset(values))
     layer.set(empty)
     constant = np.zeros(whole.shape) + (0.0 if p.o is None else p.o.offset(values))
-    trial.agree(trial.run(layer), constant, "without values the output is not the bias of the output projection", rows=rows)
+    trial.agree(
+        trial.run(layer), constant, "without values the output is not the bias of the output projection", rows=rows
+    )
     turned = dict(values)
     p.q.changed(turned, 2.0 * p.q.matrix(values), 2.0 * p.q.offset(values))
     p.k.changed(turned, 0.5 * p.k.matrix(turned), 0.5 * p.k.offset(turned))

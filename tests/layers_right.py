@@ -78,7 +78,10 @@ class Separate(nn.Module):
         return self.o_proj(merge(soft(q, k, v, hidden)))
 
 
-@right("separate", "W_query, W_key, W_value as bare parameters (in, out), no number of heads anywhere, no output projection")
+@right(
+    "separate",
+    "W_query, W_key, W_value as bare parameters (in, out), no number of heads anywhere, no output projection",
+)
 class Bare(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -221,7 +221,9 @@ class OutputTransposed(Base):
         return merge(heads) @ self.o_proj.weight + self.o_proj.bias
 
 
-@wrong("layers.oracle", "hidden keys set to 0 after the softmax: rows sum to less than 1, and the future takes its share")
+@wrong(
+    "layers.oracle", "hidden keys set to 0 after the softmax: rows sum to less than 1, and the future takes its share"
+)
 class ZeroedAfterSoftmax(Base):
     def attended(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         weights = torch.softmax(q @ k.mT / 2.0, -1)
@@ -308,7 +310,10 @@ class PaddingIgnored(Base):
         return super().forward(x)
 
 
-@wrong("layers.padding-is-absence", "keys and values at padded tokens set to 0, their weights kept: keys still take their share")
+@wrong(
+    "layers.padding-is-absence",
+    "keys and values at padded tokens set to 0, their weights kept: keys still take their share",
+)
 class PaddedValuesZeroed(Base):
     def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         q, k, v = self.projected(x)

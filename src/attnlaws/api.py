@@ -79,9 +79,9 @@ def run(target: AnyTarget, **options: Any) -> Report:
     return run_checks(target, **options)
 
 
-def function_of(target: Any, *, device: str = "cpu") -> Target:
+def function_of(target: Any, *, device: str = "cpu", conventions: Mapping[str, str] | None = None) -> Target:
     """A target that is a function of query, key and value. Raises CannotAdapt for a layer."""
-    made = target_of(target, device=device)
+    made = target_of(target, device=device, conventions=conventions)
     if isinstance(made, LayerTarget):
         raise CannotAdapt(f"{made.name} is a layer; this compares functions of query, key and value")
     return made

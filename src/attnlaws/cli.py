@@ -281,10 +281,13 @@ def _laws(options: argparse.Namespace) -> int:
             print(f"{law.name:<32} {law.statement}")
         return OK
     from .faults.matrix import about_law, load
+    from .laws.law import Law
 
-    matrix = load()
-    for law in select([options.law], None):
-        print(f"{law.name}: {law.statement}\n\n{law.formula}\n\n{about_law(law, matrix)}\n")
+    chosen = select([options.law], None)
+    matrix = load() if any(isinstance(law, Law) for law in chosen) else None
+    for law in chosen:
+        about = f"\n{about_law(law, matrix)}\n" if isinstance(law, Law) and matrix is not None else ""
+        print(f"{law.name}: {law.statement}\n\n{law.formula}\n{about}")
     return OK
 
 

@@ -58,7 +58,8 @@ class Layer:
 
     def attended(self, q: Array, k: Array, v: Array) -> Array:
         """The heads' outputs (B, H, L, D)."""
-        return oracle.attention(q, k, v, visible=self.visible, scale=self.p.scale, empty_row="nan").output
+        found: Array = oracle.attention(q, k, v, visible=self.visible, scale=self.p.scale, empty_row="nan").output
+        return found
 
     def ended(self, heads: Array, *, turned: bool = True) -> Array:
         """Merged, and through the output projection."""
@@ -192,7 +193,9 @@ def diagnose_layer(target: LayerTarget) -> tuple[Projections, LayerFault] | None
     if probe.output is None:
         return None
     length = probe.x.shape[1]
-    patterns = {pattern.tobytes(): pattern for pattern in (target.dependence.pattern(length), np.tri(length, dtype=bool))}
+    patterns = {
+        pattern.tobytes(): pattern for pattern in (target.dependence.pattern(length), np.tri(length, dtype=bool))
+    }
     for p in candidates(target):
         for pattern in patterns.values():
             fault = next((f for f in LAYER_FAULTS if _gives(f, Layer(p, probe.values, probe.x, pattern), probe)), None)

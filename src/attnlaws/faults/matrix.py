@@ -114,7 +114,7 @@ def kill(fault: Fault) -> Kill:
     from .. import api
 
     with settings_kept():
-        target = api.target_of(function_of(fault), conventions=fault.conventions)
+        target = api.function_of(function_of(fault), conventions=fault.conventions)
         with one_thread(target):
             session = Session()
             breaks = list(_breaks(target, session, FIRST)[0])
@@ -136,7 +136,7 @@ def control(name: str) -> Control:
     from .. import api
 
     with settings_kept():
-        target = api.target_of(_CONTROLS[name] or name)
+        target = api.function_of(_CONTROLS[name] or name)
         with one_thread(target):
             breaks, tried = _breaks(target, Session(), FIRST, all_laws=True)
             named = _named(target, [Problem()])
@@ -206,7 +206,8 @@ def _smallest(found: Break, target: Target, session: Session) -> Problem:
             return None
 
     with settings_kept():
-        return minimise(found.problem, found.failure, fails, limit=SHRINKING)[0]
+        smallest: Problem = minimise(found.problem, found.failure, fails, limit=SHRINKING)[0]
+    return smallest
 
 
 def _named(target: Target, witnesses: Iterable[Problem]) -> str:

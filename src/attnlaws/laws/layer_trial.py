@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..faults.layer_impostors import IMPOSTORS
 from ..judge.layer_bounds import heads_error, output_error, projection_error
 from ..judge.precision import PROFILES, Precision
 from ..problems.layer_problem import LayerProblem, generator, padding_of, parameters, tokens
@@ -23,7 +24,7 @@ class LayerTrial:
 
     def __init__(self, target: LayerTarget, problem: LayerProblem, session: Session, evidence: Evidence) -> None:
         self.target, self.problem, self.session, self.evidence = target, problem, session, evidence
-        self.x = tokens(problem, target.width)
+        self.x: Array = tokens(problem, target.width)
         self.rng = generator(problem, 2)
         self.padding = padding_of(problem)
         own = target.fresh(target.dtypes[0])
@@ -37,7 +38,9 @@ class LayerTrial:
         made.set(self.changed)
         return made
 
-    def run(self, instance: Instance, x: Array | None = None, *, visible: BoolArray | None = None, **options: Any) -> Array:
+    def run(
+        self, instance: Instance, x: Array | None = None, *, visible: BoolArray | None = None, **options: Any
+    ) -> Array:
         """Its output for x, or for the problem's input under the problem's mask.
 
         Raises Crashed where it raises or returns no output, Refused for NotImplementedError.
@@ -60,7 +63,9 @@ class LayerTrial:
         """Whether causality is asked for by a flag."""
         return self.problem.causal and bool(self.target.flag)
 
-    def visible(self, rows: BoolArray | None = None, length: int | None = None, batch: int | None = None) -> BoolArray | None:
+    def visible(
+        self, rows: BoolArray | None = None, length: int | None = None, batch: int | None = None
+    ) -> BoolArray | None:
         """The mask of this problem (B, L) or (B, L, L), for other real tokens or sizes where they are given; or None."""
         real = self.padding if rows is None else rows
         size = self.problem.length if length is None else length
@@ -82,7 +87,9 @@ class LayerTrial:
 
     def sees(self) -> BoolArray:
         """(B, L, L), True where output i sees token j as a key."""
-        shown = np.broadcast_to(self.dependence.pattern(self.problem.length), (self.problem.batch, *2 * (self.problem.length,)))
+        shown = np.broadcast_to(
+            self.dependence.pattern(self.problem.length), (self.problem.batch, *2 * (self.problem.length,))
+        )
         return np.array(shown if self.padding is None else shown & self.padding[:, None, :])
 
     def real(self) -> BoolArray:
@@ -184,6 +191,18 @@ class LayerTrial:
         if not condition:
             raise Unsuitable
 
+    def _impostors(self, exact: Computed, allowed: Array, values: dict[str, Array]) -> None:
+        """Hold trivial wrong answers against the same bound, where the problem can show them."""
+        if self.problem.length < 2 or not self.problem.redrawn:
+            return
+        for name, impostor in IMPOSTORS.items():
+            answer = impostor(self, exact, values)
+            if answer is not None:
+                tally = self.session.impostors.setdefault(name, [0, 0])
+                real = self.real()
+                tally[0] += 1
+                tally[1] += worst(answer[real], exact.output[real], allowed[real])[0] > 1.0
+
     # -- gradients and moves -----------------------------------------------------------------------------------------
 
     @property
@@ -191,9 +210,7 @@ class LayerTrial:
         """The unit roundoffs that may be the layer's in this dtype, the strictest first."""
         return UNITS[self.problem.dtype]
 
-    def differentiate(
-        self, layer: Instance, upstream: Array
-    ) -> tuple[Array, dict[str, Array | None], Array | None]:
+    def differentiate(self, layer: Instance, upstream: Array) -> tuple[Array, dict[str, Array | None], Array | None]:
         """Output and gradients for the problem's input. Raises Crashed where the layer has none."""
         try:
             return layer.gradients(self.x, upstream, self.visible(), self.flag)
@@ -258,7 +275,11 @@ class LayerTrial:
         p = self.target.projections
         assert p is not None
         changed = dict(values)
-        for slot, heads, own in ((p.q, p.heads, head), (p.k, p.kv_heads, head // (p.heads // p.kv_heads)), (p.v, p.kv_heads, head // (p.heads // p.kv_heads))):
+        for slot, heads, own in (
+            (p.q, p.heads, head),
+            (p.k, p.kv_heads, head // (p.heads // p.kv_heads)),
+            (p.v, p.kv_heads, head // (p.heads // p.kv_heads)),
+        ):
             of = np.arange(len(slot.rows)) // (len(slot.rows) // heads) != own
             matrix, offset = slot.matrix(changed), slot.offset(changed)
             matrix[of] = (-1.5 * matrix[of]).astype(np.float32)
@@ -276,5 +297,6 @@ class LayerTrial:
             if self.within(got, exact.output, allowed, rows=self.real()):
                 if step:
                     self.session.precision[dtype] = first + step
+                self._impostors(exact, allowed, layer.parameters())
                 return
         self.broken(got, exact.output, allowed, what, rows=self.real())

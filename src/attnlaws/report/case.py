@@ -55,7 +55,7 @@ def read_case(path: Path) -> Case:
     for name, kind in (("law", str), ("problem", dict)):
         if not isinstance(data.get(name), kind):
             raise CorruptCase(f"{path} lacks {name!r}")
-    kind = LayerProblem if data["law"].startswith("layers.") else Problem
+    problems: type[LayerProblem | Problem] = LayerProblem if data["law"].startswith("layers.") else Problem
     return Case(
-        data["law"], str(data.get("target") or ""), kind.from_json(data["problem"]), str(data.get("reason", ""))
+        data["law"], str(data.get("target") or ""), problems.from_json(data["problem"]), str(data.get("reason", ""))
     )

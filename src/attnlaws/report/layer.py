@@ -9,7 +9,10 @@ def layer_card(target: LayerTarget, precision: dict[str, str] | None = None) -> 
     """What was found out or declared about a layer."""
     lines = [f"{target.name}   (a layer, torch)", "conventions"]
     lines += [f"  {words:<42} {found}" for words, found in _rows(target)]
-    lines += [f"  {'precision in ' + dtype:<42} {name}  (the strictest that fits)" for dtype, name in (precision or {}).items()]
+    lines += [
+        f"  {'precision in ' + dtype:<42} {name}  (the strictest that fits)"
+        for dtype, name in (precision or {}).items()
+    ]
     lines += [f"takes and ignores {name}" for name in target.ignored]
     lines += [f"no meaning was found for {name}" for name in target.unclear]
     return "\n".join(lines) + "\n"
@@ -19,7 +22,11 @@ def _rows(target: LayerTarget) -> list[tuple[str, str]]:
     out = target.width_out or target.width
     into, over = ("B, L", "B, L") if target.axes == "BLE" else ("L, B", "L, B")
     rows = [
-        ("input and output", f"({into}, {target.width}) to ({over}, {out})" + ("" if target.inputs == 1 else ", given as query, key and value")),
+        (
+            "input and output",
+            f"({into}, {target.width}) to ({over}, {out})"
+            + ("" if target.inputs == 1 else ", given as query, key and value"),
+        ),
         ("what an output depends on", _told(target, "causal", str(target.dependence))),
         ("lengths", f"{target.only_length} alone" if target.only_length else f"tried up to {target.longest}"),
     ]

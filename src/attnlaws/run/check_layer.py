@@ -31,18 +31,7 @@ def run_layer_checks(
     Raises UnknownLaw, and ValueError for a dtype that the layer doesn't take.
     """
     chosen = select(laws, "layer")
-    if dtypes:
-        missing = [d for d in dtypes if d not in target.dtypes]
-        if missing:
-            raise ValueError(f"{target.name} is tried in {', '.join(target.dtypes)}, not in {', '.join(missing)}")
-        target = target.but(dtypes=tuple(d for d in target.dtypes if d in dtypes))
-    diagnosis = None
-    if target.recognised == "no" and target.projections is not None:
-        explained = diagnose_layer(target)
-        if explained is not None:
-            projections, fault = explained
-            target = target.but(projections=projections, recognised="by a fault")
-            diagnosis = (fault.sentence, fault.fix)
+    target, diagnosis = _explained(_only(target, dtypes))
     session = Session()
     verdicts: list[Verdict] = []
     started = time.monotonic()
@@ -51,10 +40,30 @@ def run_layer_checks(
     def report() -> Report:
         precision = {d: PROFILES[d][session.precision.get(d, 0)].name for d in target.dtypes}
         seconds = time.monotonic() - started
-        made = Report(target, tuple(verdicts), {}, precision, profile, seed, seconds, clock.out_of_time)
+        tallies = {name: (tried, rejected) for name, (tried, rejected) in session.impostors.items()}
+        made = Report(target, tuple(verdicts), tallies, precision, profile, seed, seconds, clock.out_of_time)
         return replace(made, diagnosis=diagnosis if made.failures else None)
 
     with one_thread(target), deadline_alarm(clock.deadline - started, (lambda: partial(report())) if partial else None):
         try_all(chosen, target, session, verdicts, clock, profile=profile, seed=seed, asked=laws, progress=progress)
         verdicts = folded(verdicts, {law.name: law for law in chosen})
     return report()
+
+
+def _only(target: LayerTarget, dtypes: Sequence[str] | None) -> LayerTarget:
+    """The layer in these dtypes alone. Raises ValueError for one that it doesn't take."""
+    missing = [d for d in dtypes or () if d not in target.dtypes]
+    if missing:
+        raise ValueError(f"{target.name} is tried in {', '.join(target.dtypes)}, not in {', '.join(missing)}")
+    return target.but(dtypes=tuple(d for d in target.dtypes if d in dtypes)) if dtypes else target
+
+
+def _explained(target: LayerTarget) -> tuple[LayerTarget, tuple[str, str] | None]:
+    """The layer, and what it does instead, where its projections were not recognised and a named fault explains it."""
+    if target.recognised != "no" or target.projections is None:
+        return target, None
+    found = diagnose_layer(target)
+    if found is None:
+        return target, None
+    projections, fault = found
+    return target.but(projections=projections, recognised="by a fault"), (fault.sentence, fault.fix)

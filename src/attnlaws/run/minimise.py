@@ -12,9 +12,7 @@ F = TypeVar("F", bound=Exception)
 _PLAIN = {"dtype": "float32", "mask": "none", "bias": False, "scale": None, "regime": "normal", "causal": False}
 
 
-def minimise(
-    problem: Any, failure: F, fails: Callable[[Any], Exception | None], *, limit: int
-) -> tuple[Any, F]:
+def minimise(problem: Any, failure: F, fails: Callable[[Any], Exception | None], *, limit: int) -> tuple[Any, F]:
     """The smallest problem found that fails in the same way, within `limit` attempts.
 
     `fails` returns the failure of a problem or None. A step is kept where it fails with the same type of exception.

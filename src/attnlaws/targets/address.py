@@ -19,8 +19,8 @@ from . import presets
 from .build import is_layer, makes_layer, resolved, split_call
 from .call import ROUTES
 from .conventions import UnknownChoice, declared
-from .names import NAMES
 from .layer import LayerTarget
+from .names import NAMES
 from .probe import adapt
 from .probe_layer import DECLARED, adapt_layer
 from .signature import CannotAdapt
@@ -71,7 +71,7 @@ def load_target(name: str, *, device: str = "cpu", root: Path | None = None) -> 
 
 
 def kind_at(name: str, root: Path | None = None) -> str:
-    """"layer" or "attention", by what stands at an address; what can't be found is told when it is loaded."""
+    """ "layer" or "attention", by what stands at an address; what can't be found is told when it is loaded."""
     configured = configured_targets(root or Path.cwd())
     wanted = configured.get(name, Settings(name)).target
     if wanted in presets.PRESETS:
@@ -102,9 +102,7 @@ def _adapted(function: Any, name: str, device: str, settings: Settings) -> Targe
 def _adapted_layer(module: Any, make: Any, name: str, device: str, settings: Settings) -> LayerTarget | Target:
     """A layer; or the module's forward as a function of query, key and value with heads, where that is what it takes."""
     try:
-        made = adapt_layer(
-            module, make, name=name, device=device, declared=settings.layer, fixed=settings.arguments
-        )
+        made = adapt_layer(module, make, name=name, device=device, declared=settings.layer, fixed=settings.arguments)
     except CannotAdapt as refusal:
         try:
             return _adapted(module.forward, name, device, settings)

@@ -17,6 +17,7 @@ from typing import Any
 from .names import role_of
 from .signature import CannotAdapt
 
+
 class _NoModule(CannotAdapt):
     """What was built is no module."""
 

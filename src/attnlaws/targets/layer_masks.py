@@ -22,7 +22,8 @@ def find_masks(target: LayerTarget, roles: Mapping[str, str], instance: Instance
     if target.only_length:
         return target
     found: list[tuple[str, MaskWay]] = []
-    ignored, unclear = [], []
+    ignored: list[str] = []
+    unclear: list[str] = []
     for role in ("padding", "mask", "bias"):
         name = roles.get(role)
         if name is None or target.fixed.get(name) is not None:
@@ -33,10 +34,18 @@ def find_masks(target: LayerTarget, roles: Mapping[str, str], instance: Instance
         if best is None:
             said = {answer for answer, _ in answers} - {"refused"}
             (ignored if said == {"nothing"} else unclear).append(name)
-    keys = next((w for _, w in found if w.shape not in ("LL", "1LL")), None)
-    pairs = next((w for _, w in found if w.shape in ("LL", "1LL", "B1LL", "BLL")), None)
+    keys = _first(found, ("BL", "B11L", "B1LL", "BLL"))
+    pairs = _first(found, ("B1LL", "BLL", "LL", "1LL"))
     target = target.but(padding=keys, mask=pairs, ignored=tuple(ignored), unclear=tuple(unclear))
     return target.but(with_mask=_with_mask(target, instance))
+
+
+def _first(found: list[tuple[str, MaskWay]], shapes: tuple[str, ...]) -> MaskWay | None:
+    """The way of the first of these shapes that there is, those that hide wholly before those that hide nearly."""
+    ranked = sorted(
+        (answer != "hides", shapes.index(w.shape), n) for n, (answer, w) in enumerate(found) if w.shape in shapes
+    )
+    return found[ranked[0][2]][1] if ranked else None
 
 
 def _ways(role: str, name: str) -> Iterator[MaskWay]:

@@ -31,7 +31,7 @@ def find_positions(target: LayerTarget, instance: Instance, declared: str | None
     x = rng.standard_normal((1, length, target.width)).astype(np.float32).astype(np.float64)
     order = np.arange(length)[::-1]
     if target.dependence.causal:
-        order = np.array([*range(length - 1)][::-1] + [length - 1])
+        order = np.array([*reversed(range(length - 1)), length - 1])
     try:
         out, other = instance.run(x), instance.run(x[:, order])
     except (TargetRaised, WrongResult):
@@ -42,11 +42,15 @@ def find_positions(target: LayerTarget, instance: Instance, declared: str | None
     if (np.abs(other[:, rows] - want) <= least).all():
         return target.but(positions="none")
     hint = hints(target.module)
-    return target.but(positions="used" if hint else "none", known={**target.known, **({"positions": hint} if hint else {})})
+    return target.but(
+        positions="used" if hint else "none", known={**target.known, **({"positions": hint} if hint else {})}
+    )
 
 
 #: words of modules that see a pattern of tokens of their own
-_SPARSE = re.compile(r"sparse|window|(?<![a-z])local|dilat|stride|block_mask|(?<![a-z])lsh|top_?k|global_?tok|landmark", re.IGNORECASE)
+_SPARSE = re.compile(
+    r"sparse|window|(?<![a-z])local|dilat|stride|block_mask|(?<![a-z])lsh|top_?k|global_?tok|landmark", re.IGNORECASE
+)
 
 
 def pattern_hint(module: Any) -> str:

@@ -108,9 +108,7 @@ class Computed:
     output: Array
 
 
-def oracle_layer(
-    p: Projections, values: Mapping[str, Array], x: Array, visible: BoolArray
-) -> Computed:
+def oracle_layer(p: Projections, values: Mapping[str, Array], x: Array, visible: BoolArray) -> Computed:
     """The layer in float64 on x (B, L, E); `visible` is (B, L, L)."""
 
     def split(slot: Slot, heads: int) -> Array:
@@ -319,8 +317,8 @@ def _interleaved(heads: int, kv: int, size: int) -> Iterator[tuple[str, list[NDA
         yield "(D, 3, H)", [at.reshape(size, 3, heads)[:, n].T.ravel() for n in range(3)]
         return
     group = heads // kv
-    at = np.arange((heads + 2 * kv) * size).reshape(kv, group + 2, size)
-    yield "(Hkv, G + 2, D)", [at[:, :group].ravel(), at[:, group].ravel(), at[:, group + 1].ravel()]
+    by = np.arange((heads + 2 * kv) * size).reshape(kv, group + 2, size)
+    yield "(Hkv, G + 2, D)", [by[:, :group].ravel(), by[:, group].ravel(), by[:, group + 1].ravel()]
 
 
 def _cut(whole: Slot, parts: list[NDArray[np.intp]]) -> tuple[Slot, Slot, Slot]:

@@ -44,10 +44,12 @@ def adapt_layer(
     told = dict(declared or {})
     module = module.to(device)
     inputs, roles, given = _parameters(module, fixed or {})
-    bare = LayerTarget(name, module, make, device, inputs=inputs, fixed=given, weights_parameter=roles.get("weights", ""))
+    bare = LayerTarget(
+        name, module, make, device, inputs=inputs, fixed=given, weights_parameter=roles.get("weights", "")
+    )
     target = _called(bare, told)
     target = _lengths(_dtypes(target))
-    known = {key: "declared" for key in told}
+    known = dict.fromkeys(told, "declared")
     quiet = probing(target)
     dependence = depends(quiet, target.only_length or min(target.longest, 33))
     if told.get("causal") == "always" or (not dependence.causal and "causal" in type(module).__name__.lower()):
@@ -110,7 +112,7 @@ def _called(target: LayerTarget, told: Mapping[str, Any]) -> LayerTarget:
     first = f" ({refusals[0]})" if refusals else ""
     raise CannotAdapt(
         f"{target.name} takes no input (batch, length, width) of a width that its parameters suggest{first}; "
-        'declare layer = { width = 64 } under [tool.attnlaws.targets.NAME], or wrap it in a module that takes x'
+        "declare layer = { width = 64 } under [tool.attnlaws.targets.NAME], or wrap it in a module that takes x"
     )
 
 
