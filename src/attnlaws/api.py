@@ -10,23 +10,42 @@ from typing import Any
 from .report.case import FOLDER, write_case
 from .report.script import write_script
 from .run.check import run_checks, select
+from .run.check_layer import run_layer_checks
 from .run.diff import PROBLEMS, Difference, run_diff
 from .run.ledger import COULD_NOT_TELL, HELD, NOT_APPLICABLE, Report
-from .targets.address import load_target
+from .targets.address import kind_at, load_target
+from .targets.build import is_layer, resolved
 from .targets.conventions import declared
+from .targets.layer import LayerTarget
 from .targets.probe import adapt
+from .targets.probe_layer import adapt_layer
+from .targets.signature import CannotAdapt
 from .targets.target import Target
 
+AnyTarget = Target | LayerTarget
 
-def target_of(target: Any, *, device: str = "cpu", conventions: Mapping[str, str] | None = None) -> Target:
-    """A target out of a function, a name, or a target. Conventions are declared here, or found by the probe.
+
+def target_of(
+    target: Any,
+    *,
+    device: str = "cpu",
+    conventions: Mapping[str, str] | None = None,
+    layer: Mapping[str, Any] | None = None,
+) -> AnyTarget:
+    """A target out of a function, a module, a name, or a target. Conventions are declared here, or found by the probe;
+    `layer` declares those of a layer.
 
     Raises CannotAdapt, NoSuchTarget or UnknownChoice.
     """
-    if isinstance(target, Target):
+    if isinstance(target, Target | LayerTarget):
         return target
     if isinstance(target, str):
         return load_target(target, device=device)
+    if is_layer(target):
+        made = resolved(target, None, getattr(target, "__qualname__", type(target).__qualname__))
+        assert made is not None
+        kind = type(made[0])
+        return adapt_layer(*made, name=f"{kind.__module__}:{kind.__qualname__}", device=device, declared=layer)
     name = getattr(target, "__qualname__", None) or type(target).__qualname__
     module = getattr(target, "__module__", None) or type(target).__module__
     return adapt(target, name=f"{module}:{name}", device=device, declared=declared(dict(conventions or {})))
@@ -42,14 +61,30 @@ def check(
     device: str = "cpu",
     dtypes: Sequence[str] | None = None,
     conventions: Mapping[str, str] | None = None,
+    layer: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Try every law on an attention function; the report prints itself.
+    """Try every law on an attention function or a layer; the report prints itself.
 
-    `target` is a function of query, key, value and options, or the name of one. `laws` are names or families,
+    `target` is a function of query, key, value and options, a module from (B, L, E) to (B, L, E), or the name of one. `laws` are names or families,
     `profile` is "quick" or "full", `budget` a time in seconds. Example: attnlaws.check(my_attention).raise_for_failures()
     """
+    made = target_of(target, device=device, conventions=conventions, layer=layer)
+    return run(made, laws=laws, profile=profile, budget=budget, seed=seed, dtypes=dtypes)
+
+
+def run(target: AnyTarget, **options: Any) -> Report:
+    """The laws of its kind on a target; the options are those of `run_checks`."""
+    if isinstance(target, LayerTarget):
+        return run_layer_checks(target, **options)
+    return run_checks(target, **options)
+
+
+def function_of(target: Any, *, device: str = "cpu", conventions: Mapping[str, str] | None = None) -> Target:
+    """A target that is a function of query, key and value. Raises CannotAdapt for a layer."""
     made = target_of(target, device=device, conventions=conventions)
-    return run_checks(made, laws=laws, profile=profile, budget=budget, seed=seed, dtypes=dtypes)
+    if isinstance(made, LayerTarget):
+        raise CannotAdapt(f"{made.name} is a layer; this compares functions of query, key and value")
+    return made
 
 
 def diff(
@@ -65,26 +100,26 @@ def diff(
 
     Each is called in its own words: axes, the meaning of True in a mask. Example: print(attnlaws.diff(mine, theirs))
     """
-    made = target_of(first, device=device), target_of(second, device=device)
+    made = function_of(first, device=device), function_of(second, device=device)
     return run_diff(*made, seed=seed, problems=problems, dtypes=dtypes)
 
 
-def probe(target: Any, *, device: str = "cpu") -> Target:
+def probe(target: Any, *, device: str = "cpu") -> AnyTarget:
     """The target with the conventions and abilities that the probe found; `attnlaws.card(target)` prints them."""
     return target_of(target, device=device)
 
 
-def card(target: Target) -> str:
-    """The conventions of a target as text."""
-    from .report.terminal import card as render
+def card(target: AnyTarget) -> str:
+    """What was found out about a target as text."""
+    from .report.terminal import card_of
 
-    return render(target)
+    return card_of(target)
 
 
 class _OneLaw:
     """One law, bound to a target: call it to try the law."""
 
-    def __init__(self, name: str, target: Callable[[], Target], profile: str, seed: int) -> None:
+    def __init__(self, name: str, target: Callable[[], AnyTarget], profile: str, seed: int) -> None:
         self.name, self._target, self._profile, self._seed = name, target, profile, seed
 
     def __call__(self) -> None:
@@ -99,17 +134,24 @@ def parametrize(target: Any, *, laws: Sequence[str] | None = None, profile: str 
     """Decorate a test with one item a law: `def test_mine(law): law()`. The target is adapted when the first law runs."""
     import pytest
 
-    made: list[Target] = []
+    made: list[AnyTarget] = []
 
-    def once() -> Target:
+    def once() -> AnyTarget:
         if not made:
             made.append(target_of(target))
         return made[0]
 
-    chosen = select(laws)
+    chosen = select(laws, kind_of(target))
     return pytest.mark.parametrize(
         "law", [_OneLaw(law.name, once, profile, seed) for law in chosen], ids=[law.name for law in chosen]
     )
+
+
+def kind_of(target: Any) -> str:
+    """The kind of law for a target that is not adapted yet: "layer" or "attention"."""
+    if isinstance(target, str):
+        return kind_at(target)
+    return "layer" if isinstance(target, LayerTarget) or is_layer(target) else "attention"
 
 
 def conclude(report: Report, folder: Path | None = None) -> None:
@@ -132,9 +174,9 @@ def conclude(report: Report, folder: Path | None = None) -> None:
         pytest.fail(f"held, but so would these impostors: {', '.join(report.undetected)}", pytrace=False)
 
 
-def check_one(target: Target, law: str, *, profile: str = "quick", seed: int = 0) -> Report:
+def check_one(target: AnyTarget, law: str, *, profile: str = "quick", seed: int = 0) -> Report:
     """The report on one law."""
-    return run_checks(target, laws=[law], profile=profile, seed=seed)
+    return run(target, laws=[law], profile=profile, seed=seed)
 
 
 def save_failures(report: Report, folder: Path | None = None) -> Report:

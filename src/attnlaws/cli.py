@@ -170,7 +170,7 @@ def _seconds(text: str) -> float:
 def _check(options: argparse.Namespace) -> int:
     from .run.check import select
 
-    select(options.laws)  # an unknown law is told before anything is imported for minutes
+    select(options.laws, None)  # an unknown law is told before anything is imported for minutes
     codes = [_told(partial(_check_one, options, name)) for name in options.targets]
     return next((code for code in (BROKEN, FAULT, NO_TARGET, USAGE, TIMEOUT, NOTHING) if code in codes), OK)
 
@@ -178,7 +178,6 @@ def _check(options: argparse.Namespace) -> int:
 def _check_one(options: argparse.Namespace, name: str) -> int:
     from . import api
     from .report.terminal import render
-    from .run.check import run_checks
     from .run.ledger import Report
 
     progress = Progress()
@@ -192,7 +191,7 @@ def _check_one(options: argparse.Namespace, name: str) -> int:
         print(render(saved, colour=sys.stdout.isatty(), verbose=options.verbose))
 
     try:
-        report = run_checks(
+        report = api.run(
             target,
             laws=options.laws,
             profile=options.profile,
@@ -252,7 +251,7 @@ def _diff(options: argparse.Namespace) -> int:
     targets = []
     for name in (options.first, options.second):
         progress.say(f"{name}: importing and probing")
-        targets.append(api.target_of(name, device=options.device))
+        targets.append(api.function_of(name, device=options.device))
     dtypes = [d for given in options.dtype or [] for d in given.split(",")] or None
     try:
         found = run_diff(
@@ -283,15 +282,18 @@ def _laws(options: argparse.Namespace) -> int:
     from .run.check import select
 
     if options.law is None:
-        for law in select(None):
+        for law in select(None, None):
             print(f"{law.name:<32} {law.statement}")
         return OK
+    from .laws.law import Law
     from .report.kills import about_law
     from .run.matrix import load
 
-    matrix = load()
-    for law in select([options.law]):
-        print(f"{law.name}: {law.statement}\n\n{law.formula}\n\n{about_law(law, matrix)}\n")
+    chosen = select([options.law], None)
+    matrix = load() if any(isinstance(law, Law) for law in chosen) else None
+    for law in chosen:
+        about = f"\n{about_law(law, matrix)}\n" if isinstance(law, Law) and matrix is not None else ""
+        print(f"{law.name}: {law.statement}\n\n{law.formula}\n{about}")
     return OK
 
 
@@ -370,18 +372,22 @@ def _claims(options: argparse.Namespace) -> int:
 
 def _replay(options: argparse.Namespace) -> int:
     from . import api
-    from .laws.load import load_laws
+    from .laws.load import laws_of
     from .report.case import read_case
-    from .run.check import UnknownLaw, replay, select
+    from .run.check import UnknownLaw, replay
 
     case = read_case(Path(options.case))
-    if case.law not in load_laws():
+    laws = laws_of()
+    if case.law not in laws:
         raise UnknownLaw(f"the case is about the law {case.law!r}, which doesn't exist here")
     name = options.target or case.target
     if not name:
         raise _Usage("the case names no target (it was given as an object); pass --target pkg.mod:attr")
     target = api.target_of(name, device=options.device)
-    failure = replay(select([case.law])[0], target, case.problem)
+    law = laws[case.law]
+    if law.kind != api.kind_of(target):
+        raise _Usage(f"{case.law} is no law for {name}")
+    failure = replay(law, target, case.problem)
     print(f"{case.law} on {name}\n    {case.problem.describe()}")
     if failure is None:
         print("    held: the failure doesn't show any more" if case.reason else "    held")

@@ -9,14 +9,18 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from .laws.law import Law
-    from .targets.target import Target
+    from .api import AnyTarget
+    from .laws.law import AnyLaw
 
 #: what the laws are tried on where no target is given: the shipped implementations
 SHIPPED = (
     "attnlaws.reference.attention:attention",
     "attnlaws.reference.attention:chunked_attention",
 )
+SHIPPED_LAYERS = (
+    "attnlaws.reference.heads:MultiHeadAttention(d_in=10, d_out=12, context_length=40, num_heads=3, qkv_bias=True)",
+)
+FIXTURES = {"attention_law": "attention", "layer_law": "layer"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,10 +46,35 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each law is tried on each target."""
-    if "attention_law" in metafunc.fixturenames:
-        targets = metafunc.config.getoption("attn_target") or SHIPPED
-        metafunc.parametrize("attention_law", targets, indirect=True, ids=[str(t) for t in targets], scope="session")
+    """Each law is tried on each target of its kind."""
+    for fixture, kind in FIXTURES.items():
+        if fixture in metafunc.fixturenames:
+            targets: list[str | None] = [*_targets(metafunc.config, kind)] or [None]  # None: deselected below
+            metafunc.parametrize(fixture, targets, indirect=True, ids=[str(t) for t in targets], scope="session")
+
+
+def _targets(config: pytest.Config, kind: str) -> list[str]:
+    """The targets of one kind in this session."""
+    from .targets.address import kind_at
+
+    given = config.getoption("attn_target")
+    if not given:
+        return list(SHIPPED if kind == "attention" else SHIPPED_LAYERS)
+    found = config.stash.setdefault(_KINDS, {})
+    return [name for name in given if found.setdefault(name, kind_at(name)) == kind]
+
+
+_KINDS = pytest.StashKey[dict[str, str]]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Laws without a target of their kind are not there."""
+    parameters = [getattr(getattr(item, "callspec", None), "params", {}) for item in items]
+    without = [any(name in given and given[name] is None for name in FIXTURES) for given in parameters]
+    dropped = [item for item, drop in zip(items, without, strict=True) if drop]
+    if dropped:
+        config.hook.pytest_deselected(items=dropped)
+        items[:] = [item for item, drop in zip(items, without, strict=True) if not drop]
 
 
 @pytest.fixture(scope="session")
@@ -55,17 +84,27 @@ def _attention_targets() -> dict[str, Any]:
 
 
 @pytest.fixture(scope="session")
-def attention_law(request: pytest.FixtureRequest, _attention_targets: dict[str, Any]) -> Callable[[Law], None]:
+def attention_law(request: pytest.FixtureRequest, _attention_targets: dict[str, Any]) -> Callable[[AnyLaw], None]:
     """A function that tries one law on the target: it fails with the report's block, skips what is not applicable."""
+    return _attempt(request, _attention_targets)
+
+
+@pytest.fixture(scope="session")
+def layer_law(request: pytest.FixtureRequest, _attention_targets: dict[str, Any]) -> Callable[[AnyLaw], None]:
+    """The same for a law of layers."""
+    return _attempt(request, _attention_targets)
+
+
+def _attempt(request: pytest.FixtureRequest, known: dict[str, Any]) -> Callable[[AnyLaw], None]:
     from . import api
 
     config = request.config
     name = str(request.param)
-    if name not in _attention_targets:
-        _attention_targets[name] = _adapted(name, config.getoption("attn_device"))
-    target: Target = _attention_targets[name]
+    if name not in known:
+        known[name] = _adapted(name, config.getoption("attn_device"))
+    target: AnyTarget = known[name]
 
-    def attempt(law: Law) -> None:
+    def attempt(law: AnyLaw) -> None:
         __tracebackhide__ = True
         report = api.check_one(
             target, law.name, profile=config.getoption("attn_profile"), seed=config.getoption("attn_seed")
@@ -75,7 +114,7 @@ def attention_law(request: pytest.FixtureRequest, _attention_targets: dict[str, 
     return attempt
 
 
-def _adapted(name: str, device: str) -> Target:
+def _adapted(name: str, device: str) -> AnyTarget:
     from . import api
     from .targets.address import BadConfiguration, NoSuchTarget
     from .targets.conventions import UnknownChoice

@@ -1,22 +1,22 @@
-"""One law tried on one problem of one target."""
+"""One law tried on one problem of one target, of whatever kind."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
-from ..problems.problem import Problem
-from ..targets.target import Target
-from .law import Law
-from .trial import Broken, Crashed, Evidence, Session, Trial
+from .law import AnyLaw
+from .trial import Broken, Crashed, Evidence, Session
 
 Failure = Broken | Crashed
 
 
-def try_law(law: Law, target: Target, problem: Problem, session: Session, evidence: Evidence) -> Failure | None:
+def try_law(law: AnyLaw, target: Any, problem: Any, session: Session, evidence: Evidence) -> Failure | None:
     """One law on one problem; the failure, or None where it held. Unsuitable and Refused pass through."""
     try:
         with np.errstate(all="ignore"):
-            law.body(Trial(target, problem, session, evidence))
+            law.attempt(target, problem, session, evidence)
     except (Broken, Crashed) as failure:
         return failure
     return None

@@ -3,15 +3,44 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ..problems.draw import Wants
+from hypothesis.strategies import SearchStrategy
+
+from ..problems.draw import Wants, covering, problems
+from ..problems.problem import Problem
 from ..targets.target import Target
 
 if TYPE_CHECKING:
-    from .trial import Trial
+    from .trial import Evidence, Session, Trial
+
+
+class AnyLaw(Protocol):
+    """What the search needs of a law, of whatever kind of target: problems come from it and go back to it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def statement(self) -> str: ...
+    @property
+    def share(self) -> float: ...
+    @property
+    def slow(self) -> bool: ...
+    @property
+    def basis(self) -> tuple[str, ...]: ...
+    @property
+    def exact(self) -> bool: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def formula(self) -> str: ...
+    def not_applicable(self, target: Any) -> str | None: ...
+    def attempt(self, target: Any, problem: Any, session: Session, evidence: Evidence) -> None: ...
+    def covering(self, target: Any, seed: int) -> Iterator[Any]: ...
+    def drawn(self, target: Any) -> SearchStrategy[Any]: ...
+    def fits(self, target: Any, problem: Any) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -30,6 +59,7 @@ class Law:
     basis: tuple[str, ...]
     share: float
     slow: bool = False
+    kind: str = "attention"
 
     @property
     def formula(self) -> str:
@@ -40,6 +70,24 @@ class Law:
         """Why the law says nothing about this target; None where it does."""
         missing = self.wants.missing(target.abilities, target.conventions)
         return missing or (self.applies(target) if self.applies else None)
+
+    def attempt(self, target: Target, problem: Problem, session: Session, evidence: Evidence) -> None:
+        """The law on one problem. Raises Broken, Crashed, Unsuitable or Refused."""
+        from .trial import Trial
+
+        self.body(Trial(target, problem, session, evidence))
+
+    def covering(self, target: Target, seed: int) -> Iterator[Problem]:
+        """The covering design for this law and target."""
+        return covering(self.wants, target.abilities, target.conventions, seed)
+
+    def drawn(self, target: Target) -> SearchStrategy[Problem]:
+        """Hypothesis' strategy."""
+        return problems(self.wants, target.abilities, target.conventions)
+
+    def fits(self, target: Target, problem: Problem) -> bool:
+        """Whether a shrunk problem is still one that this law could be given for this target."""
+        return self.wants.fits(problem, target.abilities, target.conventions)
 
 
 LAWS: dict[str, Law] = {}

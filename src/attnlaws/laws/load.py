@@ -6,7 +6,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from .law import LAWS, Law
+from .law import LAWS, AnyLaw, Law
+from .layer_law import LAYER_LAWS
 
 FOLDERS = ("properties", "statistics")
 
@@ -25,7 +26,20 @@ def law_folders() -> list[Path]:
 
 
 def load_laws() -> dict[str, Law]:
-    """Import each file of laws once; return the registry, in the order of the files and of the laws in them."""
+    """The laws of attention functions, in the order of the files and of the laws in them."""
+    _import()
+    return dict(sorted(LAWS.items(), key=lambda item: _order(item[0])))
+
+
+def laws_of(kind: str | None = None) -> dict[str, AnyLaw]:
+    """The laws of one kind of target, "attention" or "layer", or all."""
+    found: dict[str, AnyLaw] = dict(load_laws()) if kind in ("attention", None) else {}
+    _import()
+    return {**found, **(LAYER_LAWS if kind in ("layer", None) else {})}
+
+
+def _import() -> None:
+    """Import each file of laws once."""
     for folder in law_folders():
         for path in sorted(folder.glob("test_*.py")):
             name = f"attnlaws.{folder.name}.{path.stem}"
@@ -37,7 +51,6 @@ def load_laws() -> dict[str, Law]:
             module = importlib.util.module_from_spec(spec)
             sys.modules[name] = module
             spec.loader.exec_module(module)
-    return dict(sorted(LAWS.items(), key=lambda item: _order(item[0])))
 
 
 _FAMILIES = (

@@ -43,7 +43,7 @@ class Broken(Exception):
 class Crashed(Exception):
     """The target raised, or returned no output, on a legal problem."""
 
-    def __init__(self, line: str, call: Call) -> None:
+    def __init__(self, line: str, call: Call | None) -> None:
         super().__init__(line)
         self.line, self.call = line, call
 

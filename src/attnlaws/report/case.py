@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..problems.layer_problem import LayerProblem
 from ..problems.problem import CASE_FORMAT, CorruptCase, Problem
 from ..run.ledger import Report, Verdict
 
@@ -19,7 +20,7 @@ class Case:
 
     law: str
     target: str
-    problem: Problem
+    problem: Problem | LayerProblem
     reason: str = ""
 
 
@@ -54,6 +55,7 @@ def read_case(path: Path) -> Case:
     for name, kind in (("law", str), ("problem", dict)):
         if not isinstance(data.get(name), kind):
             raise CorruptCase(f"{path} lacks {name!r}")
+    problems: type[LayerProblem | Problem] = LayerProblem if data["law"].startswith("layers.") else Problem
     return Case(
-        data["law"], str(data.get("target") or ""), Problem.from_json(data["problem"]), str(data.get("reason", ""))
+        data["law"], str(data.get("target") or ""), problems.from_json(data["problem"]), str(data.get("reason", ""))
     )

@@ -11,8 +11,10 @@ from ..laws.trial import Broken, Crashed, Evidence, Session, Trial
 from ..run.ledger import HELD, NOT_APPLICABLE, Report, Verdict
 from ..targets.call import TargetRaised, WrongResult
 from ..targets.conventions import TABLE, Conventions
+from ..targets.layer import LayerTarget
 from ..targets.target import Target
 from ..targets.trying import effective_mask
+from .layer import layer_card
 
 MARKS = {
     "held": "✓",
@@ -36,12 +38,17 @@ COLOURS = {
 
 def render(report: Report, *, colour: bool = False, verbose: bool = False) -> str:
     """The whole report. The same run gives the same text, but for the seconds."""
-    parts = [card(report.target, report.precision), ledger(report, colour=colour, verbose=verbose)]
+    parts = [card_of(report.target, report.precision), ledger(report, colour=colour, verbose=verbose)]
     parts += [failure_block(v, report) for v in report.failures if v.under is None]
     parts.append(diagnosis(report))
     parts.append(proof(report))
     parts.append(summary(report))
     return "\n".join(part for part in parts if part)
+
+
+def card_of(target: Target | LayerTarget, precision: dict[str, str] | None = None) -> str:
+    """The card of a function or of a layer."""
+    return layer_card(target, precision) if isinstance(target, LayerTarget) else card(target, precision)
 
 
 def card(target: Target, precision: dict[str, str] | None = None) -> str:
@@ -154,10 +161,10 @@ def _element(failure: Broken) -> str:
     return f"{failure.where} = {got:.6g}, expected {want:.6g}: off by {off:.3g}, allowed {allowed:.3g} (error / bound {off / allowed:.3g})"
 
 
-def _picture(verdict: Verdict, target: Target) -> list[str]:
+def _picture(verdict: Verdict, target: Target | LayerTarget) -> list[str]:
     """The effective mask beside the expected one, where they differ and are small enough to read."""
     failure = verdict.failure
-    if not isinstance(failure, Broken) or failure.call is None or verdict.witness is None:
+    if not isinstance(failure, Broken) or failure.call is None or isinstance(target, LayerTarget):
         return []
     call = failure.call
     if max(call.query.shape[2], call.key.shape[2]) > 8 or min(call.query.shape[2], call.key.shape[2]) == 0:

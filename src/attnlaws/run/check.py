@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,9 @@ from ..faults.diagnose import explain
 from ..faults.hints import hints
 from ..judge.precision import PROFILES
 from ..laws.attempt import try_law
-from ..laws.law import Law
-from ..laws.load import load_laws
+from ..laws.law import AnyLaw
+from ..laws.load import laws_of, load_laws
 from ..laws.trial import Broken, Crashed, Evidence, Refused, Session, Unsuitable
-from ..problems.problem import Problem
 from ..targets.conventions import Abilities
 from ..targets.target import Target
 from .budget import deadline_alarm
@@ -40,12 +39,19 @@ class UnknownLaw(ValueError):
     """A law that doesn't exist; the message names the nearest that does."""
 
 
-def select(names: Sequence[str] | None) -> list[Law]:
-    """The laws of these names or families, all where none is given. Raises UnknownLaw."""
-    laws = load_laws()
+class WrongKind(UnknownLaw):
+    """Laws were asked for by name, and none is about targets of this kind."""
+
+
+def select(names: Sequence[str] | None, kind: str | None = "attention") -> list[AnyLaw]:
+    """The laws of these names or families for one kind of target, all of its laws where none is given.
+
+    Raises UnknownLaw for a name that no law of any kind has, WrongKind where all are laws of another kind.
+    """
+    laws, wanted = laws_of(), laws_of(kind)
     if not names:
-        return list(laws.values())
-    chosen: dict[str, Law] = {}
+        return list(wanted.values())
+    chosen: dict[str, AnyLaw] = {}
     families = {name.split(".")[0] for name in laws}
     for name in names:
         if name in laws:
@@ -56,7 +62,11 @@ def select(names: Sequence[str] | None) -> list[Law]:
             near = get_close_matches(name, [*laws, *families], n=1, cutoff=0.3)
             hint = f"did you mean {near[0]!r}?" if near else "see attnlaws laws"
             raise UnknownLaw(f"unknown law {name!r}; {hint}")
-    return list(chosen.values())
+    fitting = [item for name, item in chosen.items() if name in wanted]
+    if not fitting:
+        of = {"attention": "functions of query, key and value", "layer": "layers"}
+        raise WrongKind(f"{', '.join(names)}: no law of {of[kind or 'attention']}, which this target is one of")
+    return fitting
 
 
 def run_checks(
@@ -78,52 +88,75 @@ def run_checks(
     chosen = select(laws)
     _known_precisions(target)
     target = only_dtypes(target, dtypes)
-    effort, limit = PROFILES_OF_EFFORT[profile]
-    limit = budget if budget is not None else limit
+    limit = budget if budget is not None else PROFILES_OF_EFFORT[profile][1]
     session = Session()
     verdicts: list[Verdict] = []
     started = time.monotonic()
-    out_of_time = False
+    clock = Clock(started, started + limit)
 
     def report() -> Report:
-        return _report(target, verdicts, session, profile, seed, time.monotonic() - started, out_of_time)
+        return _report(target, verdicts, session, profile, seed, time.monotonic() - started, clock.out_of_time)
 
     with one_thread(target), deadline_alarm(limit, (lambda: partial(report())) if partial else None):
-        for number, law in enumerate(chosen):
-            tick = _ticker(progress, law.name, number, len(chosen))
-            try:
-                if out_of_time:
-                    raise OutOfTime
-                if law.slow and profile not in ("full", "soak") and law.name not in (laws or ()):
-                    verdicts.append(
-                        Verdict(law.name, law.statement, NOT_APPLICABLE, "takes seconds: tried with --full")
-                    )
-                    continue
-                now = time.monotonic()
-                share = (started + limit - now) * law.share / sum(later.share for later in chosen[number:])
-                verdicts.append(
-                    run_law(
-                        law,
-                        target,
-                        session,
-                        effort,
-                        seed=seed,
-                        deadline=started + limit,
-                        share_ends=now + share,
-                        tick=tick,
-                    )
-                )
-            except Exception as error:
-                verdicts.append(Verdict(law.name, law.statement, FAULT, _told(error)))
-            except OutOfTime:
-                out_of_time = True
-                verdicts.append(Verdict(law.name, law.statement, COULD_NOT_TELL, "the time budget ended first"))
-        verdicts = _folded(verdicts, {law.name: law for law in chosen})
+        try_all(chosen, target, session, verdicts, clock, profile=profile, seed=seed, asked=laws, progress=progress)
+        verdicts = folded(verdicts, {law.name: law for law in chosen})
         found = report()
-        if found.failures and not out_of_time and time.monotonic() < started + limit:
+        if found.failures and not clock.out_of_time and time.monotonic() < clock.deadline:
             diagnosis, seen = _diagnosis(target, verdicts, seed)
             found = replace(found, diagnosis=diagnosis, hints=seen)
     return found
+
+
+@dataclass
+class Clock:
+    """When a run started, when it must end, and whether it did before its laws were tried."""
+
+    started: float
+    deadline: float
+    out_of_time: bool = False
+
+
+def try_all(
+    chosen: Sequence[AnyLaw],
+    target: Any,
+    session: Session,
+    verdicts: list[Verdict],
+    clock: Clock,
+    *,
+    profile: str,
+    seed: int,
+    asked: Sequence[str] | None,
+    progress: Progress | None,
+) -> None:
+    """Try each law on a target of its kind; the verdicts are added to the list as they come."""
+    effort = PROFILES_OF_EFFORT[profile][0]
+    for number, law in enumerate(chosen):
+        tick = _ticker(progress, law.name, number, len(chosen))
+        try:
+            if clock.out_of_time:
+                raise OutOfTime
+            if law.slow and profile not in ("full", "soak") and law.name not in (asked or ()):
+                verdicts.append(Verdict(law.name, law.statement, NOT_APPLICABLE, "takes seconds: tried with --full"))
+                continue
+            now = time.monotonic()
+            share = (clock.deadline - now) * law.share / sum(later.share for later in chosen[number:])
+            verdicts.append(
+                run_law(
+                    law,
+                    target,
+                    session,
+                    effort,
+                    seed=seed,
+                    deadline=clock.deadline,
+                    share_ends=now + share,
+                    tick=tick,
+                )
+            )
+        except Exception as error:
+            verdicts.append(Verdict(law.name, law.statement, FAULT, _told(error)))
+        except OutOfTime:
+            clock.out_of_time = True
+            verdicts.append(Verdict(law.name, law.statement, COULD_NOT_TELL, "the time budget ended first"))
 
 
 def _told(error: Exception) -> str:
@@ -189,7 +222,7 @@ def _report(
 
 
 #: what a smallest witness still asks for, and the law that is about it: others that need it too are its shadows
-_ABOUT: tuple[tuple[str, Callable[[Problem], bool]], ...] = (
+_ABOUT: tuple[tuple[str, Callable[[Any], bool]], ...] = (
     ("heads.grouped", lambda p: p.heads != p.kv_heads),
     ("causality.future-keys", lambda p: p.causal),
     ("causality.past-matters", lambda p: p.causal),
@@ -205,12 +238,13 @@ _ABOUT: tuple[tuple[str, Callable[[Problem], bool]], ...] = (
 def shadow(verdict: Verdict, broken: set[str]) -> str | None:
     """The broken law about something that this verdict's smallest witness could not do without."""
     names = [name for name, _ in _ABOUT]
-    if verdict.witness is None or verdict.law in names:
+    witness = verdict.witness
+    if witness is None or verdict.law in names:
         return None
-    return next((name for name, needs in _ABOUT if name in broken and needs(verdict.witness)), None)
+    return next((name for name, needs in _ABOUT if name in broken and needs(witness)), None)
 
 
-def _folded(verdicts: list[Verdict], laws: dict[str, Law]) -> list[Verdict]:
+def folded(verdicts: list[Verdict], laws: Mapping[str, AnyLaw]) -> list[Verdict]:
     """Root causes first: a break of a law whose basis is broken too, or a shadow of another, is folded under it."""
     broken = {v.law for v in verdicts if v.status == BROKEN}
     shadows = {v.law: shadow(v, broken) for v in verdicts if v.law in broken}
@@ -223,7 +257,7 @@ def _folded(verdicts: list[Verdict], laws: dict[str, Law]) -> list[Verdict]:
     return [replace(v, under=root(v.law) if root(v.law) != v.law else None) if v.law in broken else v for v in verdicts]
 
 
-def replay(law: Law, target: Target, problem: Problem) -> Broken | Crashed | None:
+def replay(law: AnyLaw, target: Any, problem: Any) -> Broken | Crashed | None:
     """A recorded problem, again; the failure, or None where the law holds on it now."""
     with one_thread(target):
         try:
@@ -233,9 +267,9 @@ def replay(law: Law, target: Target, problem: Problem) -> Broken | Crashed | Non
 
 
 @contextlib.contextmanager
-def one_thread(target: Target) -> Iterator[None]:
+def one_thread(target: Any) -> Iterator[None]:
     """One thread is faster than several on tiny tensors; the setting is put back afterwards."""
-    torch: Any = getattr(target.framework, "torch", None)
+    torch: Any = getattr(target, "torch", None) or getattr(getattr(target, "framework", None), "torch", None)
     if torch is None:
         yield
         return

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from ..laws.trial import Broken, Crashed, Evidence
-from ..problems.problem import Problem
+from ..targets.layer import LayerTarget
 from ..targets.target import Target
 
 HELD, BROKEN, CRASHED = "held", "broken", "crashed"
@@ -25,7 +26,7 @@ class Verdict:
     reason: str = ""
     problems: int = 0
     evidence: Evidence = field(default_factory=Evidence)
-    witness: Problem | None = None
+    witness: Any = None
     failure: Broken | Crashed | None = None
     seconds: float = 0.0
     under: str | None = None
@@ -40,7 +41,7 @@ class Verdict:
 class Report:
     """A whole run. Prints itself; `exit_code` is what the command line returns."""
 
-    target: Target
+    target: Target | LayerTarget
     verdicts: tuple[Verdict, ...]
     impostors: dict[str, tuple[int, int]]
     precision: dict[str, str]

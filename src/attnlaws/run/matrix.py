@@ -115,7 +115,7 @@ def kill(fault: Fault) -> Kill:
     from .. import api
 
     with settings_kept():
-        target = api.target_of(function_of(fault), conventions=fault.conventions)
+        target = api.function_of(function_of(fault), conventions=fault.conventions)
         with one_thread(target):
             session = Session()
             breaks = _all_breaks(fault, target, session)
@@ -148,7 +148,7 @@ def control(name: str) -> Control:
     from .. import api
 
     with settings_kept():
-        target = api.target_of(_CONTROLS[name] or name)
+        target = api.function_of(_CONTROLS[name] or name)
         with one_thread(target):
             breaks, tried = _breaks(target, Session(), FIRST, all_laws=True)
             found = diagnose(target, seed=SEED, witnesses=(Problem(),))
@@ -226,7 +226,8 @@ def _smallest(found: Break, target: Target, session: Session) -> Problem:
             return None
 
     with settings_kept():
-        return minimise(found.problem, found.failure, fails, limit=SHRINKING)[0]
+        smallest: Problem = minimise(found.problem, found.failure, fails, limit=SHRINKING)[0]
+    return smallest
 
 
 def _named(target: Target, broken: Sequence[tuple[Law, Problem]]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..problems.problem import CorruptCase, Problem
 
@@ -12,9 +12,7 @@ F = TypeVar("F", bound=Exception)
 _PLAIN = {"dtype": "float32", "mask": "none", "bias": False, "scale": None, "regime": "normal", "causal": False}
 
 
-def minimise(
-    problem: Problem, failure: F, fails: Callable[[Problem], Exception | None], *, limit: int
-) -> tuple[Problem, F]:
+def minimise(problem: Any, failure: F, fails: Callable[[Any], Exception | None], *, limit: int) -> tuple[Any, F]:
     """The smallest problem found that fails in the same way, within `limit` attempts.
 
     `fails` returns the failure of a problem or None. A step is kept where it fails with the same type of exception.
@@ -23,7 +21,7 @@ def minimise(
     progress = True
     while progress and attempts < limit:
         progress = False
-        for smaller in _smaller(problem):
+        for smaller in _smaller(problem) if isinstance(problem, Problem) else problem.smaller():
             attempts += 1
             found = fails(smaller)
             if found is not None and type(found) is type(failure):

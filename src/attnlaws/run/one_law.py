@@ -5,16 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 import hypothesis
 from hypothesis import HealthCheck, Phase, given, settings
 
 from ..laws.attempt import Failure, try_law
-from ..laws.law import Law
+from ..laws.law import AnyLaw
 from ..laws.trial import Crashed, Evidence, Refused, Session, Unsuitable
-from ..problems.draw import covering, problems
-from ..problems.problem import Problem
-from ..targets.target import Target
 from .ledger import BROKEN, COULD_NOT_TELL, CRASHED, HELD, NONDETERMINISTIC, NOT_APPLICABLE, Verdict
 from .minimise import minimise
 
@@ -42,15 +40,15 @@ class Effort:
 class _Search:
     """The search for a failing problem of one law."""
 
-    def __init__(self, law: Law, target: Target, session: Session, deadline: float, share_ends: float) -> None:
+    def __init__(self, law: AnyLaw, target: Any, session: Session, deadline: float, share_ends: float) -> None:
         self.law, self.target, self.session = law, target, session
         self.deadline, self.share_ends = deadline, share_ends
         self.evidence = Evidence()
         self.judged = 0
         self.refusal = ""
-        self.best: tuple[Problem, Failure] | None = None
+        self.best: tuple[Any, Failure] | None = None
 
-    def judge(self, problem: Problem) -> bool:
+    def judge(self, problem: Any) -> bool:
         """Whether the law held on a problem, as far as it could be tried there."""
         now = time.monotonic()
         if now > self.deadline or (now > self.share_ends and self.judged >= ENOUGH):
@@ -70,13 +68,14 @@ class _Search:
         return False
 
 
-def _size(problem: Problem) -> tuple[int, Problem]:
-    return problem.size, replace(problem, scale=problem.scale or 0.0)
+def _size(problem: Any) -> tuple[int, Any]:
+    """What is smaller comes first; a scale of None has no order."""
+    return problem.size, problem.but(scale=problem.scale or 0.0) if hasattr(problem, "scale") else problem
 
 
 def run_law(
-    law: Law,
-    target: Target,
+    law: AnyLaw,
+    target: Any,
     session: Session,
     effort: Effort,
     *,
@@ -116,7 +115,7 @@ def run_law(
 
 def _cover(search: _Search, effort: Effort, seed: int, tick: Callable[[int], None]) -> None:
     wanted = max(1, round(effort.covering * search.law.share))
-    design = covering(search.law.wants, search.target.abilities, search.target.conventions, seed)
+    design = search.law.covering(search.target, seed)
     for count, problem in enumerate(design, start=1):
         held = search.judge(problem)
         tick(search.judged)
@@ -138,8 +137,8 @@ def _draw(search: _Search, effort: Effort, seed: int) -> None:
         report_multiple_bugs=False,
         print_blob=False,
     )
-    @given(problems(search.law.wants, search.target.abilities, search.target.conventions))
-    def attempt(problem: Problem) -> None:
+    @given(search.law.drawn(search.target))
+    def attempt(problem: Any) -> None:
         if not search.judge(problem):
             raise _Failed
 
@@ -170,8 +169,8 @@ def _conclude(search: _Search, done: Verdict, effort: Effort, started: float) ->
     )
 
 
-def _repeat(search: _Search, problem: Problem) -> Failure | None:
-    if not search.law.wants.fits(problem, search.target.abilities, search.target.conventions):
+def _repeat(search: _Search, problem: Any) -> Failure | None:
+    if not search.law.fits(search.target, problem):
         return None
     try:
         return try_law(search.law, search.target, problem, search.session, Evidence())

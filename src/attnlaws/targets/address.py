@@ -16,10 +16,13 @@ from pathlib import Path
 from typing import Any
 
 from . import presets
+from .build import is_layer, makes_layer, resolved, split_call
 from .call import ROUTES
 from .conventions import UnknownChoice, declared
+from .layer import LayerTarget
 from .names import NAMES
 from .probe import adapt
+from .probe_layer import DECLARED, adapt_layer
 from .signature import CannotAdapt
 from .target import Target
 
@@ -43,10 +46,11 @@ class Settings:
     routes: tuple[str, ...] | None = None
     framework: str | None = None
     precision: Mapping[str, str] = field(default_factory=dict)
+    layer: Mapping[str, Any] = field(default_factory=dict)
 
 
-def load_target(name: str, *, device: str = "cpu", root: Path | None = None) -> Target:
-    """The target of this name, imported, adapted and probed.
+def load_target(name: str, *, device: str = "cpu", root: Path | None = None) -> Target | LayerTarget:
+    """The target of this name, imported, adapted and probed: a function of query, key and value, or a layer.
 
     Raises NoSuchTarget, CannotAdapt, UnknownChoice or BadConfiguration, each with one clear sentence.
     """
@@ -54,11 +58,30 @@ def load_target(name: str, *, device: str = "cpu", root: Path | None = None) -> 
     settings = configured.get(name, Settings(name))
     preset = presets.PRESETS.get(settings.target)
     if preset is None:
-        return _adapted(locate(settings.target, configured), name, device, settings)
+        address, arguments = split_call(settings.target)
+        found = locate(address, configured)
+        built = resolved(found, arguments, address)
+        if built is not None:
+            return _adapted_layer(*built, name, device, settings)
+        return _adapted(found, name, device, settings)
     try:
         return _adapted(preset(device), name, device, settings)
     except ImportError as error:
         raise NoSuchTarget(f"{name} needs a library that can't be imported: {error}") from error
+
+
+def kind_at(name: str, root: Path | None = None) -> str:
+    """ "layer" or "attention", by what stands at an address; what can't be found is told when it is loaded."""
+    configured = configured_targets(root or Path.cwd())
+    wanted = configured.get(name, Settings(name)).target
+    if wanted in presets.PRESETS:
+        return "attention"
+    try:
+        address, arguments = split_call(wanted)
+        found = locate(address, configured)
+        return "layer" if arguments is not None or is_layer(found) or makes_layer(found, address) else "attention"
+    except (NoSuchTarget, CannotAdapt):
+        return "attention"
 
 
 def _adapted(function: Any, name: str, device: str, settings: Settings) -> Target:
@@ -74,6 +97,18 @@ def _adapted(function: Any, name: str, device: str, settings: Settings) -> Targe
         precision=settings.precision,
     )
     return made.but(address=name)
+
+
+def _adapted_layer(module: Any, make: Any, name: str, device: str, settings: Settings) -> LayerTarget | Target:
+    """A layer; or the module's forward as a function of query, key and value with heads, where that is what it takes."""
+    try:
+        made = adapt_layer(module, make, name=name, device=device, declared=settings.layer, fixed=settings.arguments)
+    except CannotAdapt as refusal:
+        try:
+            return _adapted(module.forward, name, device, settings)
+        except CannotAdapt:
+            raise refusal from None
+    return made.but(address=name if make is not None else None)
 
 
 def locate(address: str, others: Mapping[str, Any] | None = None) -> Callable[..., Any]:
@@ -154,7 +189,7 @@ def configured_targets(root: Path) -> dict[str, Settings]:
     return {name: _settings(name, values) for name, values in section.items()}
 
 
-_KEYS = ("target", "names", "conventions", "arguments", "routes", "framework", "precision")
+_KEYS = ("target", "names", "conventions", "arguments", "routes", "framework", "precision", "layer")
 
 
 def _settings(name: str, values: Any) -> Settings:
@@ -170,13 +205,14 @@ def _settings(name: str, values: Any) -> Settings:
                 f"{where} has an unknown key {key!r}; known: {', '.join(_KEYS)}"
                 + (f"; did you mean {near[0]!r}?" if near else "")
             )
-    for key in ("names", "conventions", "arguments", "precision"):
+    for key in ("names", "conventions", "arguments", "precision", "layer"):
         if not isinstance(values.get(key, {}), dict):
             raise BadConfiguration(f"{where} {key} = {values[key]!r} must be a table")
     for key, known in (("names", tuple(NAMES)), ("precision", ("float64", "float32", "bfloat16", "float16"))):
         for item in values.get(key, {}):
             if item not in known:
                 raise BadConfiguration(f"{where} {key} has {item!r}; possible: {', '.join(known)}")
+    _declared_layer(where, values.get("layer", {}))
     routes = values.get("routes", [])
     if not isinstance(routes, list) or not set(routes) <= set(ROUTES):
         raise BadConfiguration(f"{where} routes = {routes!r} must be a list of: {', '.join(ROUTES)}")
@@ -194,7 +230,19 @@ def _settings(name: str, values: Any) -> Settings:
         tuple(values["routes"]) if "routes" in values else None,
         values.get("framework"),
         values.get("precision", {}),
+        values.get("layer", {}),
     )
+
+
+def _declared_layer(where: str, values: Mapping[str, Any]) -> None:
+    """Raise BadConfiguration for a key or a choice that no layer has."""
+    for key, choice in values.items():
+        if key == "width" and isinstance(choice, int):
+            continue
+        if key not in DECLARED:
+            raise BadConfiguration(f"{where} layer has {key!r}; possible: width, {', '.join(DECLARED)}")
+        if choice not in DECLARED[key]:
+            raise BadConfiguration(f"{where} layer {key} = {choice!r} is not one of: {', '.join(DECLARED[key])}")
 
 
 __all__ = ["BadConfiguration", "CannotAdapt", "NoSuchTarget", "Settings", "load_target", "locate"]
