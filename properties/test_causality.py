@@ -166,6 +166,7 @@ def _needs_both(target: Target) -> str | None:
     wants=Wants(
         options=ALL, causal=True, regimes=CAUSAL.regimes, masks=("random", "padding-right", "banded"), bias=False
     ),
+    basis=("scores.default-scale", "weights.uniform", "masks.sensitivity"),
     applies=_needs_both,
 )
 def test_flag_and_mask(trial: Trial) -> None:

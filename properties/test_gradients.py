@@ -163,6 +163,7 @@ def test_linear_in_upstream(trial: Trial) -> None:
         options=("softcap", "sinks", "window"),
         regimes=("normal", "integer", "flat"),
     ),
+    applies=lambda t: None if t.abilities.mask_gradient else "gives no gradient by its mask",
     share=0.6,
     basis=("gradients.oracle", "weights.oracle"),
 )

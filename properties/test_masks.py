@@ -102,6 +102,7 @@ def _filled(call: Call, kept: np.ndarray, rng: np.random.Generator) -> Call:  # 
 @law(
     "masks.empty-row",
     "a row without a visible key returns what the convention says, and spoils nothing else",
+    basis=("scores.default-scale", "weights.uniform", "masks.sensitivity"),
     wants=Wants(
         causal=False,
         masks=("empty-row", "empty-sample", "empty-all"),
@@ -295,13 +296,18 @@ def test_broadcast(trial: Trial) -> None:
     )
 
 
-@law("scores.scale-not-on-mask", "an additive mask is not scaled", wants=Wants(bias=True, masks=("none",), min_keys=2))
+@law(
+    "scores.scale-not-on-mask",
+    "an additive mask is not scaled",
+    wants=Wants(bias=True, masks=("none",), min_keys=2),
+    basis=("weights.uniform", "weights.row-stochastic"),
+)
 def test_scale_not_on_mask(trial: Trial) -> None:
     """With q = 0 the scores are the mask alone: o = softmax(m) v, whatever the scale."""
     trial.suitable(trial.call.bias is not None)
     call = trial.call.but(query=np.zeros_like(trial.call.query))
     trial.agrees_with_oracle(
-        trial.run(call).output, call, "with q = 0 the weights are not softmax(mask): the mask is scaled"
+        trial.run(call).output, call, "with q = 0 and an additive mask m the output is not softmax(m) v"
     )
 
 

@@ -14,6 +14,7 @@ from attnlaws.problems.dtypes import UNIT_ROUNDOFF, round_to
     "scores.default-scale",
     "without a scale argument the scores are scaled by 1/sqrt(D), or as declared",
     wants=Wants(causal=False, masks=("none",), bias=False, scale=False, min_keys=2, regimes=("normal",)),
+    basis=("weights.uniform",),
 )
 def test_default_scale(trial: Trial) -> None:
     """log(w_ij / w_i0) = s q_i.(k_j - k_0), so the weights of two keys reveal s: D need not be a power of 4, nor Dv = D.

@@ -170,7 +170,10 @@ def test_match_output(trial: Trial) -> None:
 
 
 @law(
-    "weights.uniform", "q = 0 gives the mean of the visible V rows", wants=Wants(bias=False), basis=("weights.oracle",)
+    "weights.uniform",
+    "q = 0 gives the mean of the visible V rows",
+    wants=Wants(bias=False),
+    basis=("weights.row-stochastic", "causality.future-keys", "masks.sensitivity"),
 )
 def test_uniform(trial: Trial) -> None:
     """q = 0 makes all visible scores equal, so o_i = mean of v_j over the keys that i sees."""

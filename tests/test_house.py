@@ -72,3 +72,16 @@ def test_each_law_says_its_formula_and_takes_its_name_from_its_family() -> None:
         assert len(law.formula) > 40, law.name
         assert law.name.count(".") == 1
         assert not law.statement.endswith(".")
+
+
+def test_no_law_is_its_own_basis() -> None:
+    laws = load_laws()
+
+    def above(name: str, passed: tuple[str, ...] = ()) -> None:
+        assert name not in passed, " -> ".join((*passed, name))
+        for basis in laws[name].basis:
+            assert basis in laws, f"{name} has the basis {basis}, which is no law"
+            above(basis, (*passed, name))
+
+    for name in laws:
+        above(name)

@@ -114,7 +114,7 @@ FAULTS: tuple[Fault, ...] = (
     fault("merge without transpose", "heads and positions are exchanged in the output", AXES_FIX, finished(_merged), "jsbaan/transformer-from-scratch#6", "ajhalthor/Transformer-Neural-Network#4"),
     fault("split without transpose", "chunks of positions are taken for heads, on the way in and back", AXES_FIX, _split, "reczoo/FuxiCTR#30", alignment="top-left", mask_means="attend"),
     fault("flat heads viewed back", "(H B, L, Dv) is viewed back as (B, H, L, Dv)", "view back as (H, B, L, Dv) and transpose", finished(_flattened), "649453932/Chinese-Text-Classification-Pytorch#10"),
-    fault("layout guessed", "more heads than positions is taken for the layout (B, L, H, D)", "ask for one layout, and guess nothing", _guessed),
+    fault("layout guessed", "more heads than positions is taken for the other layout, heads and length exchanged", "ask for one layout, and guess nothing", _guessed),
     fault("last head hears the one before", "a thousandth of the scores before is added to those of the last head", HEAD_FIX, where(lambda c: c.shape[1] > 2, rescored(_hears_the_one_before))),
     fault("last heads exchanged", "an odd number of heads has its last two exchanged", HEAD_FIX, finished(_last_two_exchanged)),
     fault("last sample reads the first", "the last sample of an odd batch reads the values of the first", BATCH_FIX, where(lambda c: c.shape[0] > 1 and c.shape[0] % 2 == 1, _last_sample)),

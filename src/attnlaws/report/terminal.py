@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..laws.trial import Broken, Crashed, Evidence, Session, Trial
+from ..problems.problem import Problem
 from ..run.ledger import HELD, NOT_APPLICABLE, Report, Verdict
-from ..targets.call import TargetRaised, WrongResult
+from ..targets.call import Call, TargetRaised, WrongResult
 from ..targets.conventions import TABLE, Conventions
 from ..targets.layer import LayerTarget
 from ..targets.target import Target
@@ -132,7 +133,9 @@ def failure_block(verdict: Verdict, report: Report) -> str:
     failure, witness = verdict.failure, verdict.witness
     rows: list[tuple[str, str]] = []
     if witness is not None:
+        on = _call_of(failure, witness)
         rows.append(("smallest witness" if verdict.status != "nondeterministic" else "seen on", witness.describe()))
+        rows += [("in the call", on)] if on else []
     if isinstance(failure, Crashed):
         rows.append(("the target raised", failure.line))
     elif failure is not None:
@@ -148,6 +151,19 @@ def failure_block(verdict: Verdict, report: Report) -> str:
     if script:
         lines.append(f"    {'or, without us':<18} {script}")
     return "\n".join(lines) + "\n"
+
+
+def _call_of(failure: Broken | Crashed | None, witness: Problem) -> str:
+    """The sizes and the dtype of the failing call, where the law made it other than the problem says."""
+    call = getattr(failure, "call", None)
+    if not isinstance(call, Call):
+        return ""
+    batch, heads, kv_heads, queries, keys, head_dim, value_dim = call.sizes
+    made = witness.but(
+        batch=batch, heads=heads, kv_heads=kv_heads, queries=queries, keys=keys, head_dim=head_dim, dtype=call.dtype
+    )
+    same = made.but(value_dim=witness.value_dim) == witness
+    return "" if same else made.but(value_dim=value_dim).describe()
 
 
 def _element(failure: Broken) -> str:

@@ -254,7 +254,13 @@ def folded(verdicts: list[Verdict], laws: Mapping[str, AnyLaw]) -> list[Verdict]
         basis = next((b for b in above if b in broken and b not in passed), None)
         return name if basis is None else root(basis, (*passed, name))
 
-    return [replace(v, under=root(v.law) if root(v.law) != v.law else None) if v.law in broken else v for v in verdicts]
+    under = {name: root(name) for name in broken}
+    if broken and all(name != top for name, top in under.items()):  # shadows of each other: the first is the root
+        first = next(v.law for v in verdicts if v.law in broken)
+        under = dict.fromkeys(broken, first)
+    return [
+        replace(v, under=under[v.law] if under[v.law] != v.law else None) if v.law in broken else v for v in verdicts
+    ]
 
 
 def replay(law: AnyLaw, target: Any, problem: Any) -> Broken | Crashed | None:

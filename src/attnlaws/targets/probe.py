@@ -301,4 +301,6 @@ def _gradients(target: Target) -> Target:
             mask_gradient = answer.gradients.get("bias") is not None
         except FAILS:
             mask_gradient = False
+        if not mask_gradient:
+            target = with_abilities(target, {"gradients by the mask": "none comes back"})
     return with_abilities(target, gradients=True, weights=weights, mask_gradient=mask_gradient)
