@@ -27,7 +27,7 @@ class LayerTrial:
         self.x: Array = tokens(problem, target.width)
         self.rng = generator(problem, 2)
         self.padding = padding_of(problem)
-        own = target.fresh(target.dtypes[0])
+        own = target.itself()
         self.changed = parameters(problem, own.parameters(), own.trainable())
 
     # -- the layer -------------------------------------------------------------------------------------------------
