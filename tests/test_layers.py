@@ -27,7 +27,7 @@ pytest_plugins = ["pytester"]
 
 @pytest.mark.parametrize("right", RIGHT_LAYERS, ids=lambda r: r.name)
 def test_right_is_green(right: RightLayer) -> None:
-    target = api.target_of(right.make())
+    target = api.target_of(right.make)
     assert isinstance(target, LayerTarget)
     found = target.projections.style if target.projections and target.recognised == "reproduced" else None
     assert found == right.weights, attnlaws.card(target)
