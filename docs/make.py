@@ -12,8 +12,8 @@ from attnlaws.claims.claim import TEXTS
 from attnlaws.claims.ledger import Result, run, summary
 from attnlaws.faults.case import Fault
 from attnlaws.judge.precision import PROFILES
-from attnlaws.laws.law import Law
-from attnlaws.laws.load import load_laws
+from attnlaws.laws.law import AnyLaw
+from attnlaws.laws.load import laws_of, load_laws
 from attnlaws.report import kills as kills_in_words
 from attnlaws.run import matrix
 from attnlaws.run.matrix import Kill, Matrix
@@ -32,6 +32,9 @@ key heads, L the queries, S the keys, D the head size, Dv the width of v.
 A law compares with the float64 oracle, or it relates outputs of the target to each other. A law marked *exact* hopes for
 equal bits; where rounding may legitimately differ, the report counts how often that was so. A law that says nothing about
 a target, because the target doesn't take the option, is *not applicable*. It is then grey, and never counts as held.
+
+The laws under `layers` are about modules from (B, L, E) to (B, L, E'); there x is the input and y the output. All others are
+about functions of query, key and value.
 """
 
 CONVENTIONS = """# Conventions
@@ -147,7 +150,7 @@ here is about what no fault of the catalogue does.
 def laws() -> str:
     """The page of laws, one heading a family."""
     parts, family = [LAWS], ""
-    for law in load_laws().values():
+    for law in laws_of().values():
         name = law.name.split(".")[0]
         if name != family:
             family = name
@@ -156,7 +159,7 @@ def laws() -> str:
     return "\n".join(parts)
 
 
-def entry(law: Law) -> str:
+def entry(law: AnyLaw) -> str:
     """One law: its statement and its formula."""
     mark = " (exact)" if law.exact else ""
     return f"### {law.name}\n\n{law.statement[0].upper()}{law.statement[1:]}.{mark}\n\n```text\n{law.formula}\n```\n"

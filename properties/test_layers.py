@@ -23,7 +23,7 @@ def _sees_all(target: LayerTarget) -> str | None:
     wants=LayerWants(min_length=2, padding=None),
     applies=_sees_all,
     exact=True,
-    share=1.5,
+    share=0.75,
 )
 def test_causality(trial: LayerTrial) -> None:
     """Another token j leaves y_i as it was, bit for bit, for every i that may not see j (i < j, or beyond a window): each j
@@ -125,7 +125,12 @@ def test_padding_is_absence(trial: LayerTrial) -> None:
         trial.agree(wide, whole, "real tokens give another output where padding follows them", rows=rows & trial.real())
 
 
-@layer_law("layers.batch", "a sample gives in a batch what it gives alone", wants=LayerWants(min_batch=2, padding=None))
+@layer_law(
+    "layers.batch",
+    "a sample gives in a batch what it gives alone",
+    wants=LayerWants(min_batch=2, padding=None),
+    basis=("layers.repeatable",),
+)
 def test_batch(trial: LayerTrial) -> None:
     """y[b] = y(x[b] alone), and the same for two samples that stand in another order."""
     layer, visible, whole = trial.layer(), trial.visible(), trial.run(trial.layer())
@@ -151,6 +156,7 @@ def _no_positions(target: LayerTarget) -> str | None:
     "without positions, permuting the tokens permutes the outputs",
     wants=LayerWants(min_length=3),
     applies=_no_positions,
+    basis=("layers.repeatable", "layers.oracle"),
 )
 def test_permutation(trial: LayerTrial) -> None:
     """y(P x) = P y(x) for a layer that sees all tokens; where it is causal, the last output is the same for every order of
@@ -190,7 +196,8 @@ def test_repeatable(trial: LayerTrial) -> None:
     "layers.modes",
     "training and eval, with gradients recorded or not, agree where nothing is dropped",
     wants=TWO,
-    share=1.2,
+    share=0.6,
+    basis=("layers.repeatable",),
 )
 def test_modes(trial: LayerTrial) -> None:
     """eval, with and without gradients, with and without weights asked for: one output. train() and eval() again: the same
@@ -271,7 +278,7 @@ def test_gradients_reach(trial: LayerTrial) -> None:
     "the gradients are the slope of the output",
     wants=LayerWants(min_length=2, values=("normal",), dtypes=("float64",), redrawn=True),
     basis=("layers.gradients-reach",),
-    share=0.7,
+    share=0.35,
 )
 def test_gradients_match(trial: LayerTrial) -> None:
     """<d F / d theta, e> = (F(theta + h e) - F(theta - h e)) / 2h for F = sum(y u), along a random e of length 1 of all

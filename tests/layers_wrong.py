@@ -399,7 +399,7 @@ class TableOfTheFirstCall(Base):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.table is None:
-            self.table = torch.linspace(0.0, 1.0, 12).to(x)
+            self.table = torch.linspace(0.5, 1.0, 12).to(x)
         return super().forward(F.linear(x, torch.eye(12, dtype=x.dtype) * self.table[0], self.table))
 
 
@@ -450,3 +450,34 @@ class LastKeyDropped(Base):
 class CausalFlagIgnored(Base):
     def forward(self, x: Tensor, is_causal: bool = False) -> Tensor:
         return super().forward(x)
+
+
+@wrong("layers.initial-weights", "a seed fixed in the constructor: every layer of a model starts with the same weights")
+class FixedSeed(Base):
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        super().__init__()
+
+
+@wrong("layers.initial-independence", "keys start with the weights of the queries")
+class KeysStartAsQueries(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.no_grad():
+            self.k_proj.weight.copy_(self.q_proj.weight)
+
+
+@wrong("layers.initial-weights", "one head's weights repeated for all")
+class HeadsStartEqual(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.no_grad():
+            self.v_proj.weight.copy_(self.v_proj.weight[:4].repeat(3, 1))
+
+
+@wrong("layers.initial-independence", "heads that start nearly equal")
+class HeadsStartAlike(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        with torch.no_grad():
+            self.v_proj.weight.add_(2.0 * self.v_proj.weight[:4].repeat(3, 1))

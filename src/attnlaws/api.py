@@ -14,7 +14,7 @@ from .run.check_layer import run_layer_checks
 from .run.diff import PROBLEMS, Difference, run_diff
 from .run.ledger import COULD_NOT_TELL, HELD, NOT_APPLICABLE, Report
 from .targets.address import kind_at, load_target
-from .targets.build import is_layer, resolved
+from .targets.build import is_layer, makes_layer, resolved
 from .targets.conventions import declared
 from .targets.layer import LayerTarget
 from .targets.probe import adapt
@@ -41,9 +41,8 @@ def target_of(
         return target
     if isinstance(target, str):
         return load_target(target, device=device)
-    if is_layer(target):
-        made = resolved(target, None, getattr(target, "__qualname__", type(target).__qualname__))
-        assert made is not None
+    made = resolved(target, None, getattr(target, "__qualname__", type(target).__qualname__))
+    if made is not None:
         kind = type(made[0])
         return adapt_layer(*made, name=f"{kind.__module__}:{kind.__qualname__}", device=device, declared=layer)
     name = getattr(target, "__qualname__", None) or type(target).__qualname__
@@ -151,7 +150,8 @@ def kind_of(target: Any) -> str:
     """The kind of law for a target that is not adapted yet: "layer" or "attention"."""
     if isinstance(target, str):
         return kind_at(target)
-    return "layer" if isinstance(target, LayerTarget) or is_layer(target) else "attention"
+    layer = isinstance(target, LayerTarget) or is_layer(target) or makes_layer(target, "the factory")
+    return "layer" if layer else "attention"
 
 
 def conclude(report: Report, folder: Path | None = None) -> None:

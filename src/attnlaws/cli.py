@@ -375,6 +375,8 @@ def _replay(options: argparse.Namespace) -> int:
     from .laws.load import laws_of
     from .report.case import read_case
     from .run.check import UnknownLaw, replay
+    from .run.check_layer import explained
+    from .targets.layer import LayerTarget
 
     case = read_case(Path(options.case))
     laws = laws_of()
@@ -387,6 +389,8 @@ def _replay(options: argparse.Namespace) -> int:
     law = laws[case.law]
     if law.kind != api.kind_of(target):
         raise _Usage(f"{case.law} is no law for {name}")
+    if isinstance(target, LayerTarget):
+        target = explained(target)[0]
     failure = replay(law, target, case.problem)
     print(f"{case.law} on {name}\n    {case.problem.describe()}")
     if failure is None:

@@ -49,7 +49,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each law is tried on each target of its kind."""
     for fixture, kind in FIXTURES.items():
         if fixture in metafunc.fixturenames:
-            targets: list[str | None] = [*_targets(metafunc.config, kind)] or [None]  # None: deselected below
+            targets: list[str | None] = [*_targets(metafunc.config, kind)] or [None]  # None: taken out below
             metafunc.parametrize(fixture, targets, indirect=True, ids=[str(t) for t in targets], scope="session")
 
 
@@ -67,14 +67,14 @@ def _targets(config: pytest.Config, kind: str) -> list[str]:
 _KINDS = pytest.StashKey[dict[str, str]]()
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Laws without a target of their kind are not there."""
-    parameters = [getattr(getattr(item, "callspec", None), "params", {}) for item in items]
-    without = [any(name in given and given[name] is None for name in FIXTURES) for given in parameters]
-    dropped = [item for item, drop in zip(items, without, strict=True) if drop]
-    if dropped:
-        config.hook.pytest_deselected(items=dropped)
-        items[:] = [item for item, drop in zip(items, without, strict=True) if not drop]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """A law without a target of its kind is no item."""
+
+    def without(item: pytest.Item) -> bool:
+        given = getattr(getattr(item, "callspec", None), "params", {})
+        return any(name in given and given[name] is None for name in FIXTURES)
+
+    items[:] = [item for item in items if not without(item)]
 
 
 @pytest.fixture(scope="session")

@@ -75,7 +75,7 @@ def layer_law(
     applies: Callable[[LayerTarget], str | None] | None = None,
     exact: bool = False,
     basis: tuple[str, ...] = (),
-    share: float = 1.0,
+    share: float = 0.5,
 ) -> Callable[[Callable[[LayerTrial], None]], Callable[[_Runner], None]]:
     """Register a law of layers; what is left in the module is a pytest test that takes the fixture `layer_law`."""
 

@@ -27,7 +27,7 @@ class LayerTrial:
         self.x: Array = tokens(problem, target.width)
         self.rng = generator(problem, 2)
         self.padding = padding_of(problem)
-        own = target.fresh(target.dtypes[0])
+        own = target.itself()
         self.changed = parameters(problem, own.parameters(), own.trainable())
 
     # -- the layer -------------------------------------------------------------------------------------------------
@@ -232,6 +232,24 @@ class LayerTrial:
                 return
         self.evidence.add(1, 0.0)
         raise Broken(what, got=got, want=wanted[0][0], allowed=wanted[0][1], where="slope")
+
+    # -- other builds ------------------------------------------------------------------------------------------------
+
+    def built(self, seed: int) -> dict[str, Array]:
+        """The parameters of a layer of the same kind, as it is built under a seed."""
+        assert self.target.make is not None
+        return Instance(self.target, self.target.make(seed), self.target.dtypes[0]).parameters()
+
+    def blocks(self, values: dict[str, Array]) -> dict[str, Array]:
+        """The weights of each head of q, k and v, flat."""
+        p = self.target.projections
+        assert p is not None
+        slots = (("q", p.q, p.heads), ("k", p.k, p.kv_heads), ("v", p.v, p.kv_heads))
+        return {
+            f"{name} of head {h}": part.ravel()
+            for name, slot, heads in slots
+            for h, part in enumerate(np.split(slot.matrix(values), heads))
+        }
 
     # -- with the weights found ------------------------------------------------------------------------------------
 

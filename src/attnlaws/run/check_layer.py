@@ -31,7 +31,7 @@ def run_layer_checks(
     Raises UnknownLaw, and ValueError for a dtype that the layer doesn't take.
     """
     chosen = select(laws, "layer")
-    target, diagnosis = _explained(_only(target, dtypes))
+    target, diagnosis = explained(_only(target, dtypes))
     session = Session()
     verdicts: list[Verdict] = []
     started = time.monotonic()
@@ -58,7 +58,7 @@ def _only(target: LayerTarget, dtypes: Sequence[str] | None) -> LayerTarget:
     return target.but(dtypes=tuple(d for d in target.dtypes if d in dtypes)) if dtypes else target
 
 
-def _explained(target: LayerTarget) -> tuple[LayerTarget, tuple[str, str] | None]:
+def explained(target: LayerTarget) -> tuple[LayerTarget, tuple[str, str] | None]:
     """The layer, and what it does instead, where its projections were not recognised and a named fault explains it."""
     if target.recognised != "no" or target.projections is None:
         return target, None

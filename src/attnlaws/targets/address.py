@@ -108,7 +108,7 @@ def _adapted_layer(module: Any, make: Any, name: str, device: str, settings: Set
             return _adapted(module.forward, name, device, settings)
         except CannotAdapt:
             raise refusal from None
-    return made.but(address=name if make is not None else None)
+    return made.but(address=name)
 
 
 def locate(address: str, others: Mapping[str, Any] | None = None) -> Callable[..., Any]:

@@ -128,6 +128,10 @@ class LayerTarget:
         module.train(training)
         return Instance(self, module, dtype)
 
+    def itself(self) -> Instance:
+        """The module as it is, to read its parameters; what is tried is tried on copies."""
+        return Instance(self, self.module, self.dtypes[0])
+
     def another(self, seed: int, dtype: str) -> Instance:
         """A layer of the same kind that was built apart, with other random weights; a copy where it can't be built."""
         import torch
