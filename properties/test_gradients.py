@@ -16,7 +16,7 @@ from attnlaws.targets.call import Array, Call, TargetRaised
     "gradients.oracle",
     "dq, dk and dv are the derivatives of softmax(scale q k^T + mask) v",
     wants=Wants(options=ALL, gradients=True, regimes=("normal", "peaked", "integer", "flat", "tied")),
-    share=2.0,
+    share=1.5,
     basis=("weights.oracle",),
 )
 def test_oracle(trial: Trial) -> None:

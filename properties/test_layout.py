@@ -117,7 +117,7 @@ LONG = (257, 300, 521, 1025, 1100)
     "long rows and many queries are computed like short ones",
     wants=Wants(small=True, masks=("none",), bias=False, grouped=False, regimes=("normal", "flat")),
     basis=("weights.oracle", "layout.sizes", "scores.default-scale"),
-    share=0.2,
+    share=0.15,
 )
 def test_long(trial: Trial) -> None:
     """One query, or a few, against n keys in every dtype, all weights nearly equal: a running sum in 16 bits stalls at 256.

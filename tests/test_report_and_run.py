@@ -78,6 +78,7 @@ def test_a_flickering_target_is_nondeterministic_not_flaky() -> None:
     assert report.exit_code == 1
 
 
+@pytest.mark.alone
 def test_quick_tries_at_least_3000_problems_in_time() -> None:
     target = api.target_of("torch.sdpa")
     started = time.process_time()

@@ -25,7 +25,7 @@ from .ledger import BROKEN, COULD_NOT_TELL, FAULT, NOT_APPLICABLE, Report, Verdi
 from .one_law import Effort, OutOfTime, run_law
 
 PROFILES_OF_EFFORT = {
-    "quick": (Effort(covering=50, drawn=25), 240.0),
+    "quick": (Effort(covering=45, drawn=22), 240.0),
     "full": (Effort(covering=350, drawn=250), 600.0),
     "soak": (Effort(covering=60, drawn=1000), 3600.0),
     "smoke": (Effort(covering=12, drawn=4), 60.0),
