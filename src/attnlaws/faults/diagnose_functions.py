@@ -32,9 +32,15 @@ class Alike:
 def explain_function(
     target: Target, broken: Sequence[tuple[Law, Problem]], faults: Sequence[Fault], *, seed: int = 0
 ) -> Alike | None:
-    """The one fault whose law is broken and which breaks it as the target does; None where none does, or several do."""
+    """The one fault whose law is broken and which breaks it as the target does; None where none does, or several do.
+
+    `broken` begins with the root cause. A law that broke without a value to compare must be that one.
+    """
     for law, witness in broken:
         mine = [f for f in faults if f.function is not None and f.law == law.name]
+        failure = _failure(law, target, witness) if mine else None
+        if isinstance(failure, Broken) and failure.got is None and law is not broken[0][0]:
+            continue
         found = [alike for fault in mine if (alike := _alike(target, fault, law, witness, seed)) is not None]
         if len(found) == 1:
             return found[0]
