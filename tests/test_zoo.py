@@ -8,6 +8,7 @@ from right_options import RIGHT_OPTIONS
 from wrong_attention import WRONG, WRONG_BACKWARD, Wrong
 
 from attnlaws import api
+from attnlaws.laws.load import load_laws
 from attnlaws.run.check import run_checks
 
 #: wrong in ways that no law looks at yet; strict, so that a law that catches one takes it off this list
@@ -41,6 +42,21 @@ def test_right_is_green(right: Right) -> None:
     report = run_checks(target, profile="smoke", seed=1)
     assert not report.failures, str(report)
     assert report.exit_code == 0, str(report)
+
+
+#: laws that take long even on one problem, or that chance alone decides: one seed is enough here
+LONG = ("scores.precision", "layout.long", "conduct.compile", "statistics.score-variance", "conventions.declared")
+
+
+@pytest.mark.parametrize("right", [*RIGHT, *RIGHT_OPTIONS], ids=lambda r: r.name)
+def test_right_is_green_over_fifty_seeds(right: Right) -> None:
+    target = api.target_of(right.function)
+    laws = [name for name, law in load_laws().items() if name not in LONG and not law.not_applicable(target)]
+    seeds = 5 if right.name == "definition_by_loops" else 50  # Python loops over every element
+    for seed in range(seeds):
+        mine = [laws[(5 * seed + n) % len(laws)] for n in range(5)]
+        report = run_checks(target, laws=mine, profile="glance", seed=1000 + seed)
+        assert not report.failures, str(report)
 
 
 def test_the_zoo_is_large_enough() -> None:

@@ -68,7 +68,7 @@ class Said:
         made = None if fault.output is None else fault.output(case_of_trial(self.trial, self.call))
         if made is None:
             return None
-        seen = self.exact.visible.any(-1)[..., None]
+        seen = self.exact.visible.any(-1, keepdims=True)
         candidate = np.where(np.isnan(made), np.where(seen, self.output, self.exact.output), made)
         slack = 4.0 * self.bound.max((2, 3), keepdims=True) + 2.0**-18 * np.abs(self.output)
         ratio = worst(self.output, candidate, np.broadcast_to(slack, candidate.shape))[0]
@@ -124,7 +124,7 @@ def _promised(trial: Trial, exact: Attended) -> None:
 def _bound(trial: Trial, exact: Attended, precision: Precision) -> Array:
     """How far a side may be from its oracle; a row without a key that comes out unmasked lost a fill's last places."""
     bound = (2.0 if trial.call.dtype == "float64" else 1.0) * trial.bound(trial.call, precision, exact)
-    empty = ~exact.visible.any(-1)[..., None]
+    empty = ~exact.visible.any(-1, keepdims=True)
     if not empty.any() or trial.empty_row(trial.call) != "unmasked":
         return bound
     free = trial.bound(trial.call.but(visible=None, causal=False), precision)
