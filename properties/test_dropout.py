@@ -23,7 +23,8 @@ def _has_dropout(target: Target) -> str | None:
 
 
 def _gated(target: Target) -> str | None:
-    gated = target.signature.has("training") or target.signature.has("module")
+    # Of functions of transformers' attention interface the caller passes a rate of 0 in evaluation: the sdpa one has no switch.
+    gated = target.signature.has("training")
     return _has_dropout(target) or (None if gated else "has no switch between training and evaluation")
 
 
@@ -87,9 +88,8 @@ def test_weights(trial: Trial) -> None:
 
         def allowed(precision: Precision, p: float = p) -> Array:
             unit = precision.u_out + precision.u_probs + 4 * precision.u_a
-            return np.asarray(
-                1.5 * trial.bound(call, precision, exact) / (1.0 - p) + 2 * unit * exact.output / (1.0 - p)
-            )
+            # The weight's own error grows by 1 / (1 - p); dividing, and storing what is larger, round once more.
+            return np.asarray((trial.bound(call, precision, exact) + 2 * unit * exact.output) / (1.0 - p))
 
         want = np.where(got == 0, 0.0, kept)
         trial.within(got, want, allowed, f"with dropout {p:g} a weight is neither 0 nor w / (1 - p)", call=active)
