@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..laws.law import Law
-from ..laws.trial import Crashed, Evidence, Refused, Session, Trial
-from ..problems.draw import ALL, Wants, covering
+from ..laws.trial import Crashed, Refused, Trial
+from ..problems.draw import ALL, Wants
 from ..problems.problem import Problem
 from ..targets.call import Call
 from ..targets.options import band, distance
@@ -19,12 +19,9 @@ from ..targets.target import Target
 from .case import Case, Fault
 from .catalogue import FAULTS
 from .diagnose_functions import explain_function
-from .diagnose_gradients import explain_gradients
+from .diagnose_gradients import GENERIC, explain_gradients, generic_trials
 
 Array = NDArray[np.float64]
-
-#: generic float32 problems; what is structured or rounded coarsely can't tell faults apart
-GENERIC = ("normal", "integer", "tied", "peaked")
 
 
 @dataclass(frozen=True)
@@ -117,19 +114,8 @@ def _explains(fault: Fault, seen: list[_Seen], wrong: list[_Seen]) -> bool:
 
 
 def _observed(target: Target, seed: int, witnesses: tuple[Problem, ...]) -> Iterator[_Seen]:
-    dtype = next((d for d in ("float32", "float64") if d in target.abilities.dtypes), None)
-    if dtype is None:
-        return
-    wants = Wants(dtypes=(dtype,), regimes=GENERIC, options=ALL)
-    generic = covering(wants, target.abilities, target.conventions, seed)
-    mine = [w for w in witnesses if w.dtype == dtype]
-    for problem in [*mine, *islice(generic, 200)]:
-        if max(problem.queries, problem.keys) > 140:
-            continue
-        trial = Trial(target, problem, Session(), Evidence())
-        exact = trial.exact()
-        if not exact.visible.any(-1).all():
-            continue
+    for trial, exact in generic_trials(target, seed, witnesses, Wants(regimes=GENERIC, options=ALL), 200):
+        dtype = trial.call.dtype
         try:
             output = trial.run().output
         except (Crashed, Refused):

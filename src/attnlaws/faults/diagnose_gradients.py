@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import numpy as np
@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from ..laws.trial import Crashed, Evidence, Refused, Session, Trial
 from ..problems.draw import Wants, covering
 from ..problems.problem import Problem
+from ..reference.oracle import Attended
 from ..targets.call import Call
 from ..targets.target import Target
 from .case import Array, Case, Fault, Gradients
 from .gradients import FAULTS
 
-#: as in the diagnosis of outputs
+#: regimes of generic problems; what is structured or rounded coarsely can't tell faults apart
 GENERIC = ("normal", "integer", "tied", "peaked")
 ROLES = ("query", "key", "value")
 
@@ -84,22 +85,30 @@ def _explains(fault: Fault, seen: list[_Seen]) -> bool:
     return True
 
 
-def _observed(
-    target: Target, make_case: Callable[[Trial, Call], Case], seed: int, witnesses: tuple[Problem, ...]
-) -> Iterator[_Seen]:
+def generic_trials(
+    target: Target, seed: int, witnesses: tuple[Problem, ...], wants: Wants, most: int
+) -> Iterator[tuple[Trial, Attended]]:
+    """Trials that can tell faults apart, with the exact results: the witnesses and `most` problems at most, in float32 or
+    float64, not large, each row with a key.
+    """
     dtype = next((d for d in ("float32", "float64") if d in target.abilities.dtypes), None)
     if dtype is None:
         return
-    wants = Wants(dtypes=(dtype,), regimes=GENERIC, gradients=True)
-    generic = covering(wants, target.abilities, target.conventions, seed)
-    mine = [w for w in witnesses if w.dtype == dtype]
-    for problem in [*mine, *islice(generic, 80)]:
+    generic = covering(replace(wants, dtypes=(dtype,)), target.abilities, target.conventions, seed)
+    for problem in [*(w for w in witnesses if w.dtype == dtype), *islice(generic, most)]:
         if max(problem.queries, problem.keys) > 140:
             continue
         trial = Trial(target, problem, Session(), Evidence())
-        call, exact = trial.call, trial.exact()
-        if not exact.visible.any(-1).all():
-            continue
+        exact = trial.exact()
+        if exact.visible.any(-1).all():
+            yield trial, exact
+
+
+def _observed(
+    target: Target, make_case: Callable[[Trial, Call], Case], seed: int, witnesses: tuple[Problem, ...]
+) -> Iterator[_Seen]:
+    for trial, exact in generic_trials(target, seed, witnesses, Wants(regimes=GENERIC, gradients=True), 80):
+        call, dtype = trial.call, trial.call.dtype
         upstream = trial.rng.integers(-8, 9, (*call.query.shape[:3], call.value.shape[3])) / 4.0
         try:
             found = trial.run(upstream=upstream).gradients

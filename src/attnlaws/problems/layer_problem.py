@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ..targets.call import Array, BoolArray
 from ..targets.layer import LayerTarget
 from ..targets.redraw import redrawn
-from .problem import CorruptCase
+from .problem import CorruptCase, check_fields
 
 PADDINGS = ("none", "right", "left", "random")
 VALUES = ("normal", "peaked", "integer", "offset")
@@ -60,14 +60,7 @@ class LayerProblem:
     @classmethod
     def from_json(cls, data: Any) -> LayerProblem:
         """The problem in a case file. Raises CorruptCase naming the field that is wrong."""
-        if not isinstance(data, dict):
-            raise CorruptCase(f"a problem is an object of fields, not {type(data).__name__}")
-        known = {f.name: f for f in dataclasses.fields(cls)}
-        for name, value in data.items():
-            if name not in known:
-                raise CorruptCase(f"unknown field {name!r} in the problem; known: {', '.join(known)}")
-            if type(value) is not type(known[name].default):
-                raise CorruptCase(f"{name} = {value!r} has the wrong type")
+        check_fields(cls, data)
         return cls(**data)
 
     def describe(self) -> str:

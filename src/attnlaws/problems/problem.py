@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,23 @@ CASE_FORMAT = 1
 
 class CorruptCase(ValueError):
     """A stored case that can't be read; the message says what is wrong with it."""
+
+
+def check_fields(cls: Any, data: Any, also: Mapping[str, tuple[type, ...]] | None = None) -> None:
+    """Raise CorruptCase unless the data of a case file are fields of a problem class, each of the type of its default.
+
+    `also` names the types of fields that take others.
+    """
+    if not isinstance(data, dict):
+        raise CorruptCase(f"a problem is an object of fields, not {type(data).__name__}")
+    known = {f.name: f for f in dataclasses.fields(cls)}
+    for name, value in data.items():
+        if name not in known:
+            raise CorruptCase(f"unknown field {name!r} in the problem; known: {', '.join(known)}")
+        default = known[name].default
+        expected = (also or {}).get(name, (type(default),))
+        if not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected):
+            raise CorruptCase(f"{name} = {value!r} has the wrong type, expected {type(default).__name__}")
 
 
 @dataclass(frozen=True, order=True)
@@ -95,16 +113,7 @@ class Problem:
     @classmethod
     def from_json(cls, data: Any) -> Problem:
         """The problem in a case file. Raises CorruptCase naming the field that is wrong."""
-        if not isinstance(data, dict):
-            raise CorruptCase(f"a problem is an object of fields, not {type(data).__name__}")
-        known = {f.name: f for f in dataclasses.fields(cls)}
-        for name, value in data.items():
-            if name not in known:
-                raise CorruptCase(f"unknown field {name!r} in the problem; known: {', '.join(known)}")
-            default = known[name].default
-            expected = {"scale": (float, int, type(None)), "softcap": (float, int)}.get(name, (type(default),))
-            if not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected):
-                raise CorruptCase(f"{name} = {value!r} has the wrong type, expected {type(default).__name__}")
+        check_fields(cls, data, {"scale": (float, int, type(None)), "softcap": (float, int)})
         return cls(**data)
 
     def describe(self) -> str:
