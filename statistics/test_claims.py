@@ -179,7 +179,7 @@ def test_quadrature_agrees_with_direct_sums() -> None:
     import numpy as np
 
     from attnlaws.claims.score_law import product_cdf, product_density
-    from attnlaws.claims.softmax_law import entropy, largest_slope, row_law, softmax
+    from attnlaws.judge.softmax_law import entropy, largest_slope, row_law, softmax
 
     at, weight = np.polynomial.hermite_e.hermegauss(120)
     w = softmax(np.stack(np.meshgrid(at, at), -1).reshape(-1, 2))

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from ..judge.softmax_law import softmax
 from ..reference import heads, oracle
 from .chance import Floats, generator, torch_seeded
 from .claim import ASSUMING, TRUE, Measured, claim, together
-from .softmax_law import softmax
 from .weights import problem
 
 LENGTH = 9

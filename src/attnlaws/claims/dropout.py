@@ -6,10 +6,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from ..judge.softmax_law import softmax
 from ..reference import heads
 from .chance import Look, count_look, fails, generator, holds, mean_look, torch_seeded
 from .claim import ASSUMING, TRUE, Measured, claim, together
-from .softmax_law import softmax
 
 RATE = 0.1
 

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from ..judge.softmax_law import entropy, largest_slope, row_law, softmax
 from .chance import Floats, Look, fails, generator, holds, mean_look, product, products_look, torch_seeded
 from .claim import ASSUMING, ASYMPTOTICALLY, FALSE, TRUE, Measured, claim, together
 from .score_law import length_nodes
-from .softmax_law import entropy, largest_slope, row_law, softmax
 
 
 def scale_of_torch(head: int, values: int) -> float:

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from scipy import stats
 
+from ..judge.softmax_law import entropy, softmax
 from .chance import Floats, Look, count_look, generator, holds
 from .claim import ASSUMING, ASYMPTOTICALLY, Measured, claim, together
-from .softmax_law import entropy, softmax
 
 TEMPERATURES = (0.7, 1.0, 2.0, 4.0, 10.0, 100.0)
 

@@ -6,10 +6,10 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
+from ..judge.softmax_law import softmax
 from ..reference import oracle
 from .chance import Floats, generator
 from .claim import ASSUMING, TRUE, Measured, claim, together
-from .softmax_law import softmax
 
 #: unit roundoffs
 ROUNDOFF = {torch.float64: 2.0**-53, torch.float32: 2.0**-24, torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11}

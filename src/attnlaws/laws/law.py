@@ -29,6 +29,8 @@ class AnyLaw(Protocol):
     @property
     def slow(self) -> bool: ...
     @property
+    def chance(self) -> bool: ...
+    @property
     def basis(self) -> tuple[str, ...]: ...
     @property
     def exact(self) -> bool: ...
@@ -47,7 +49,8 @@ class AnyLaw(Protocol):
 class Law:
     """A named law. `basis` names more basic laws: where one of them is broken too, this one is folded under it.
 
-    A `slow` law takes seconds: it is left for the profiles full and soak, unless it is asked for by name.
+    A `slow` law takes seconds: it is left for the profiles full and soak, unless it is asked for by name. A law of `chance`
+    is tried on one problem, with sample sizes of its own.
     """
 
     name: str
@@ -59,6 +62,7 @@ class Law:
     basis: tuple[str, ...]
     share: float
     slow: bool = False
+    chance: bool = False
     kind: str = "attention"
 
     @property
@@ -107,6 +111,7 @@ def law(
     basis: tuple[str, ...] = (),
     share: float = 1.0,
     slow: bool = False,
+    chance: bool = False,
 ) -> Callable[[Callable[[Trial], None]], Callable[[_Runner], None]]:
     """Register a law; what is left in the module is a pytest test of the same name.
 
@@ -114,7 +119,7 @@ def law(
     """
 
     def decorate(body: Callable[[Trial], None]) -> Callable[[_Runner], None]:
-        made = Law(name, statement, wants or Wants(), body, applies, exact, basis, share, slow)
+        made = Law(name, statement, wants or Wants(), body, applies, exact, basis, share, slow, chance)
         LAWS[name] = made
 
         def test(attention_law: _Runner) -> None:

@@ -30,6 +30,7 @@ class LayerLaw:
     basis: tuple[str, ...]
     share: float
     slow: bool = False
+    chance: bool = False
     kind: str = "layer"
 
     @property
@@ -76,11 +77,12 @@ def layer_law(
     exact: bool = False,
     basis: tuple[str, ...] = (),
     share: float = 0.5,
+    chance: bool = False,
 ) -> Callable[[Callable[[LayerTrial], None]], Callable[[_Runner], None]]:
     """Register a law of layers; what is left in the module is a pytest test that takes the fixture `layer_law`."""
 
     def decorate(body: Callable[[LayerTrial], None]) -> Callable[[_Runner], None]:
-        made = LayerLaw(name, statement, wants or LayerWants(), body, applies, exact, basis, share)
+        made = LayerLaw(name, statement, wants or LayerWants(), body, applies, exact, basis, share, chance=chance)
         LAYER_LAWS[name] = made
 
         def test(layer_law: _Runner) -> None:

@@ -7,10 +7,13 @@ from typing import Any
 import numpy as np
 
 from ..faults.layer_impostors import IMPOSTORS
+from ..judge.chance import EFFECT, reach, size_for_scale
+from ..judge.chance import generator as generator_of_chance
 from ..judge.layer_bounds import heads_error, output_error, projection_error
 from ..judge.precision import PROFILES, Precision
 from ..problems.layer_problem import LayerProblem, generator, padding_of, parameters, tokens
 from ..targets.call import Array, BoolArray, TargetRaised, WrongResult
+from ..targets.initial import sample, slots
 from ..targets.instance import Instance
 from ..targets.layer import Dependence, LayerTarget
 from ..targets.layer_weights import Computed, Slot, oracle_layer
@@ -237,18 +240,31 @@ class LayerTrial:
 
     def built(self, seed: int) -> dict[str, Array]:
         """The parameters of a layer of the same kind, as it is built under a seed."""
-        assert self.target.make is not None
-        return Instance(self.target, self.target.make(seed), self.target.dtypes[0]).parameters()
+        return self.target.built(seed)
 
-    def blocks(self, values: dict[str, Array]) -> dict[str, Array]:
-        """The weights of each head of q, k and v, flat."""
+    def initial(self, stage: int) -> dict[str, Array]:
+        """Initial values (builds, out, in) of q, k, v, o, enough to see a deviation that is 2 % off; kept for the session."""
+        p, key = self.target.projections, f"initial {self.problem.seed} {stage}"
+        assert p is not None
+        if key not in self.session.kept:
+            values = self.target.itself().parameters()
+            smallest = min(slot.matrix(values).size for slot in slots(p).values())
+            rows, columns = p.q.matrix(values).shape
+            d = rows // p.heads
+            matrices = 2.0 * (2 * columns + d + 1) / (columns**2 * d) * (reach(stage) / np.log1p(EFFECT)) ** 2 / 4.0
+            builds = max(-(-size_for_scale(3.0, stage) // smallest), int(np.ceil(matrices / p.kv_heads)))
+            seed = int(generator_of_chance("initial", self.problem.seed, stage).integers(1 << 40))
+            self.session.kept[key] = sample(self.target.built, p, builds, seed)
+        return self.session.kept[key]
+
+    def heads_of(self, values: dict[str, Array]) -> dict[str, Array]:
+        """The initial weights (builds, out, in) of each head of q, k and v, flat."""
         p = self.target.projections
         assert p is not None
-        slots = (("q", p.q, p.heads), ("k", p.k, p.kv_heads), ("v", p.v, p.kv_heads))
         return {
             f"{name} of head {h}": part.ravel()
-            for name, slot, heads in slots
-            for h, part in enumerate(np.split(slot.matrix(values), heads))
+            for name, heads in (("q", p.heads), ("k", p.kv_heads), ("v", p.kv_heads))
+            for h, part in enumerate(np.split(values[name], heads, axis=1))
         }
 
     # -- with the weights found ------------------------------------------------------------------------------------
@@ -287,6 +303,22 @@ class LayerTrial:
             kept[:, own] = matrix[:, own]
             p.o.changed(changed, kept, 0.0 * p.o.offset(values))
         return changed
+
+    def transparent(self, length: int) -> dict[str, Array]:
+        """Parameters that show the attention weights of tokens e_0, e_1, ...: out[i, h D + j] is the weight w_ij of head h.
+
+        Queries are 0, so the weights are equal; values and the output are the identity; there are no biases.
+        """
+        p, values = self.target.projections, dict(self.target.itself().parameters())
+        assert p is not None
+        width, d = self.target.width, p.head_dim
+        assert length <= min(d, width)
+        for slot, heads in ((p.q, p.heads), (p.k, p.kv_heads), (p.v, p.kv_heads)):
+            shown = np.tile(np.eye(d, width), (heads, 1)) if slot is p.v else np.zeros((heads * d, width))
+            slot.changed(values, shown, np.zeros(heads * d))
+        if p.o is not None:
+            p.o.changed(values, np.eye(len(p.o.rows), p.heads * d), np.zeros(len(p.o.rows)))
+        return values
 
     def other_heads_changed(self, values: dict[str, Array], head: int) -> dict[str, Array]:
         """The parameters with other rows of Wq, Wk, Wv for the heads that a head doesn't use."""

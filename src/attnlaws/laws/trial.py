@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..judge import backward, bounds
+from ..judge.chance import Finding, Sample, looks
 from ..judge.precision import PROFILES, Precision, with_storage_grads
 from ..problems.problem import Problem
 from ..problems.values import call_of, causal_triangle, generator
@@ -66,6 +67,18 @@ class Evidence:
     worst: float = 0.0
     not_exact: int = 0
     note: str = ""
+    findings: list[Finding] = field(default_factory=list)
+
+    def chance(self, name: str, seed: int, sample: Sample) -> None:
+        """Two looks at quantities of chance: what was found is kept; Broken with the surest refutation, if there is one."""
+        found, wrong = looks(name, seed, sample)
+        self.findings += found
+        self.add(sum(f.size for f in found), 0.0)
+        if wrong:
+            worst_of_all = min(wrong, key=lambda f: f.p_value)
+            raise Broken(
+                f"the {worst_of_all.quantity} is not as predicted: {worst_of_all}",
+            )
 
     def add(self, elements: int, ratio: float) -> None:
         """One comparison of that many elements, with the largest error / bound among them."""
@@ -80,6 +93,8 @@ class Session:
 
     precision: dict[str, int] = field(default_factory=dict)
     impostors: dict[str, list[int]] = field(default_factory=dict)
+    #: samples that several laws of chance look at
+    kept: dict[str, dict[str, Array]] = field(default_factory=dict)
 
 
 class Trial:

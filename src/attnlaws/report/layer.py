@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..targets import initial
 from ..targets.layer import LayerTarget
 
 
@@ -41,6 +42,8 @@ def _rows(target: LayerTarget) -> list[tuple[str, str]]:
     used = "where a token stands matters" if target.positions == "used" else "none: the order of tokens doesn't matter"
     rows.append(("positions", _told(target, "positions", used)))
     rows.append(("weights", _weights(target)))
+    if target.projections is not None and target.make is not None:
+        rows.append(("initial weights", _initial(target)))
     rows.append(("parameters", f"{target.parameter_count}"))
     return rows
 
@@ -60,3 +63,12 @@ def _weights(target: LayerTarget) -> str:
         "no": "not recognised: the oracle's layer with them gives another output",
     }[target.recognised]
     return f"{target.projections}  ({how})"
+
+
+def _initial(target: LayerTarget) -> str:
+    """The rules of the matrices, those that share one together."""
+    rules: dict[str, list[str]] = {}
+    for name in initial.slots(target.projections) if target.projections else ():
+        rules.setdefault(str(target.initial.get(name, "no known rule")), []).append(name)
+    how = target.known.get("initial", "recognised")
+    return "; ".join(f"{', '.join(names)} {rule}" for rule, names in rules.items()) + f"  ({how})"

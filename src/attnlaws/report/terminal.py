@@ -96,6 +96,7 @@ def ledger(report: Report, *, colour: bool, verbose: bool) -> str:
         if verdict.status == NOT_APPLICABLE and not verbose:
             continue
         lines.append("  " + ledger_line(verdict, colour))
+        lines += [f"      {finding}" for finding in verdict.evidence.findings]
     skipped = [v for v in report.verdicts if v.status == NOT_APPLICABLE]
     if skipped and not verbose:
         reasons: dict[str, list[str]] = {}
@@ -110,7 +111,9 @@ def ledger_line(verdict: Verdict, colour: bool) -> str:
     mark = MARKS[verdict.status]
     if colour:
         mark = f"\x1b[{COLOURS[verdict.status]}m{mark}\x1b[0m"
-    if verdict.status == HELD:
+    if verdict.status == HELD and verdict.evidence.findings:
+        tail = f"{verdict.evidence.elements} values"
+    elif verdict.status == HELD:
         tail = f"{verdict.problems} problems, {verdict.evidence.elements} elements, {_worst(verdict.evidence)}"
     elif verdict.under:
         tail = f"{verdict.status}, folded under {verdict.under}"

@@ -91,9 +91,11 @@ def run_law(
     if reason is not None:
         return replace(verdict, status=NOT_APPLICABLE, reason=reason)
     search = _Search(law, target, session, deadline, share_ends)
+    if law.chance:
+        effort = Effort(covering=1, drawn=0, shrinking=0)
     try:
         _cover(search, effort, seed, tick)
-        if search.best is None:
+        if search.best is None and effort.drawn:
             _draw(search, effort, seed)
     except OutOfTime:
         if search.best is None and search.judged < ENOUGH:

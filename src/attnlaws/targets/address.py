@@ -237,10 +237,10 @@ def _settings(name: str, values: Any) -> Settings:
 def _declared_layer(where: str, values: Mapping[str, Any]) -> None:
     """Raise BadConfiguration for a key or a choice that no layer has."""
     for key, choice in values.items():
-        if key == "width" and isinstance(choice, int):
+        if (key == "width" and isinstance(choice, int)) or (key == "initialisation" and isinstance(choice, str)):
             continue
         if key not in DECLARED:
-            raise BadConfiguration(f"{where} layer has {key!r}; possible: width, {', '.join(DECLARED)}")
+            raise BadConfiguration(f"{where} layer has {key!r}; possible: width, initialisation, {', '.join(DECLARED)}")
         if choice not in DECLARED[key]:
             raise BadConfiguration(f"{where} layer {key} = {choice!r} is not one of: {', '.join(DECLARED[key])}")
 

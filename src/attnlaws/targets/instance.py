@@ -124,12 +124,34 @@ class Instance:
 
     def without_dropout(self) -> None:
         """Every dropout rate that is found by its name set to 0."""
-        for part in self.module.modules():
+        for part, name, _ in self._rates():
+            setattr(part, name, 0.0)
+
+    def _rates(self) -> Iterator[tuple[Any, str, str]]:
+        """Where dropout rates lie: the module, its attribute, and both in words."""
+        for path, part in self.module.named_modules():
             if isinstance(part, self.torch.nn.modules.dropout._DropoutNd):
-                part.p = 0.0
+                yield part, "p", path or type(part).__name__
             for name, value in list(vars(part).items()):
                 if "drop" in name.lower() and isinstance(value, float):
-                    setattr(part, name, 0.0)
+                    yield part, name, f"{path}.{name}".lstrip(".")
+
+    def dropouts(self) -> dict[str, float]:
+        """The rates of dropout of single values by their places; dropping whole paths or channels is another thing."""
+        whole = self.torch.nn.modules.dropout
+        others = (whole.Dropout1d, whole.Dropout2d, whole.Dropout3d, whole.AlphaDropout, whole.FeatureAlphaDropout)
+        return {
+            words: float(getattr(part, name))
+            for part, name, words in self._rates()
+            if not isinstance(part, others) and "path" not in words.lower()
+        }
+
+    def only_dropout(self, place: str, rate: float) -> None:
+        """This rate at one place, 0 at all others."""
+        self.without_dropout()
+        for part, name, words in self._rates():
+            if words == place:
+                setattr(part, name, rate)
 
     def parameters(self) -> dict[str, Array]:
         """Every parameter by name."""

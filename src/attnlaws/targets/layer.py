@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .call import BoolArray
+from .call import Array, BoolArray
 from .instance import Instance
 from .signature import CannotAdapt
 
 if TYPE_CHECKING:
+    from .initial import Rule
     from .layer_weights import Projections
 
 #: what a mask of a layer may mean, and the shapes in which it may be passed
@@ -105,6 +106,8 @@ class LayerTarget:
     projections: Projections | None = None
     #: whether the projections were held against the module's output: "reproduced", "declared", "by a fault" or "no"
     recognised: str = "no"
+    #: the rule that each matrix follows when it is built, by the names q, k, v, o; those that follow none are left out
+    initial: Mapping[str, Rule] = field(default_factory=dict)
     known: Mapping[str, str] = field(default_factory=dict)
     address: str | None = None
 
@@ -131,6 +134,11 @@ class LayerTarget:
     def itself(self) -> Instance:
         """The module as it is, to read its parameters; what is tried is tried on copies."""
         return Instance(self, self.module, self.dtypes[0])
+
+    def built(self, seed: int) -> dict[str, Array]:
+        """The parameters of a layer of the same kind, as it is built under a seed. Only where it can be built anew."""
+        assert self.make is not None
+        return Instance(self, self.make(seed), self.dtypes[0]).parameters()
 
     def another(self, seed: int, dtype: str) -> Instance:
         """A layer of the same kind that was built apart, with other random weights; a copy where it can't be built."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .call import Array, BoolArray, TargetRaised, WrongResult
+from .initial import UnknownRule, declared_rules, recognised_rules, sample, slots
 from .instance import Instance
 from .layer import Dependence, LayerTarget
 from .layer_masks import find_masks
@@ -63,7 +64,29 @@ def adapt_layer(
     target = _flag(target, roles, quiet)
     target = find_masks(target, roles, quiet)
     target = find_positions(target, quiet, told.get("positions"))
-    return recognise(target, told.get("weights"), told.get("scale"))
+    return _initial(recognise(target, told.get("weights"), told.get("scale")), told.get("initialisation"))
+
+
+def _initial(target: LayerTarget, declared: str | None) -> LayerTarget:
+    """The layer with the rules of its initial weights, declared or recognised on builds of their own. Raises CannotAdapt."""
+    p = target.projections
+    if p is None or target.make is None:
+        if declared is not None:
+            raise CannotAdapt(
+                "initialisation is declared, but the layer can't be built anew, or its projections were not found"
+            )
+        return target
+    values = target.itself().parameters()
+    if declared is not None:
+        try:
+            return target.but(
+                initial=declared_rules(declared, p, values), known={**target.known, "initial": "declared"}
+            )
+        except UnknownRule as error:
+            raise CannotAdapt(str(error)) from error
+    smallest = min(slot.matrix(values).size for slot in slots(p).values())
+    found = sample(target.built, p, -(-50_000 // smallest), 1 << 41)
+    return target.but(initial=recognised_rules(p, values, {name: w.ravel() for name, w in found.items()}))
 
 
 def _parameters(module: Any, fixed: Mapping[str, Any]) -> tuple[int, dict[str, str], dict[str, Any]]:
