@@ -1,0 +1,81 @@
+"""The keys and values of the tokens that a model has read, so that it need not read them again.
+
+Letters in shapes: B batch, H key heads, L new tokens, S keys kept, D head size.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class Cache:
+    """Keys and values (B, H, S, D) of each layer. A model extends it as it reads; nothing in it is changed in place.
+
+    With a window only the last `window` keys are kept: a query sees no others. `memory` is for the keys and values of an
+    encoder's output, which a decoder computes once.
+    """
+
+    def __init__(self, num_layers: int, *, window: int | None = None) -> None:
+        if num_layers < 1 or (window is not None and window < 1):
+            raise ValueError(f"num_layers and window must be from 1, not {num_layers} and {window}")
+        self.window = window
+        self.kept: list[tuple[Tensor, Tensor] | None] = [None] * num_layers
+        self.memory: list[tuple[Tensor, Tensor] | None] = [None] * num_layers
+        self.read = [0] * num_layers  # tokens so far, those no longer kept included
+
+    @property
+    def length(self) -> int:
+        """How many tokens were read."""
+        return self.read[0]
+
+    @property
+    def keys_kept(self) -> int:
+        """How many of them have keys here."""
+        first = self.kept[0]
+        return 0 if first is None else first[0].shape[2]
+
+    def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Append (B, H, L, D) to a layer, and give all that the new queries may need: (B, H, S, D) each."""
+        if layer >= len(self.kept):
+            raise ValueError(f"the cache has {len(self.kept)} layers, but the model more: make it with new_cache()")
+        self.read[layer] += key.shape[2]
+        before = self.kept[layer]
+        if before is not None:
+            if len(before[0]) != len(key):
+                raise ValueError(f"key has a batch of {len(key)}, but the cache holds one of {len(before[0])}")
+            key = torch.cat([before[0], key], dim=2)
+            value = torch.cat([before[1], value], dim=2)
+        first = 0 if self.window is None else max(0, key.shape[2] - self.window)
+        self.kept[layer] = (key[:, :, first:], value[:, :, first:])
+        return key, value
+
+    def crop(self, length: int) -> None:
+        """Forget all but the first `length` tokens. ValueError where the window has dropped keys that would be needed."""
+        if not 0 <= length <= self.length:
+            raise ValueError(f"length must lie in [0, {self.length}], the tokens read, not {length}")
+        dropped = self.length - self.keys_kept
+        needed = 0 if self.window is None or length == 0 else max(0, length + 1 - self.window)
+        if length and dropped > needed:
+            raise ValueError(
+                f"length must be 0 or from {dropped + (self.window or 1) - 1}: the window dropped keys before"
+            )
+        stop = max(0, length - dropped)
+        self.kept = [None if not stop or kv is None else (kv[0][:, :, :stop], kv[1][:, :, :stop]) for kv in self.kept]
+        self.read = [length] * len(self.read)
+
+    def reorder(self, rows: Tensor) -> None:
+        """Make batch row b what row rows[b] was, as beam search does; rows (B',) of integers."""
+        self.kept = [None if kv is None else (kv[0][rows], kv[1][rows]) for kv in self.kept]
+        self.memory = [None if kv is None else (kv[0][rows], kv[1][rows]) for kv in self.memory]
+
+    def fork(self) -> Cache:
+        """Another cache that has read the same; the two go on apart."""
+        other = Cache(len(self.kept), window=self.window)
+        other.kept, other.memory, other.read = list(self.kept), list(self.memory), list(self.read)
+        return other
+
+    def reset(self) -> None:
+        """As new."""
+        self.crop(0)
+        self.memory = [None] * len(self.memory)
