@@ -11,18 +11,20 @@ from .report.case import FOLDER, write_case
 from .report.script import write_script
 from .run.check import run_checks, select
 from .run.check_layer import run_layer_checks
+from .run.check_part import run_part_checks
 from .run.diff import PROBLEMS, Difference, run_diff
 from .run.ledger import COULD_NOT_TELL, HELD, NOT_APPLICABLE, Report
 from .targets.address import kind_at, load_target
 from .targets.build import is_layer, makes_layer, resolved
 from .targets.conventions import declared
 from .targets.layer import LayerTarget
+from .targets.part import Part
 from .targets.probe import adapt
 from .targets.probe_layer import adapt_layer
 from .targets.signature import CannotAdapt
 from .targets.target import Target
 
-AnyTarget = Target | LayerTarget
+AnyTarget = Target | LayerTarget | Part
 
 
 def target_of(
@@ -37,7 +39,7 @@ def target_of(
 
     Raises CannotAdapt, NoSuchTarget or UnknownChoice.
     """
-    if isinstance(target, Target | LayerTarget):
+    if isinstance(target, Target | LayerTarget | Part):
         return target
     if isinstance(target, str):
         return load_target(target, device=device)
@@ -75,14 +77,16 @@ def run(target: AnyTarget, **options: Any) -> Report:
     """The laws of its kind on a target; the options are those of `run_checks`."""
     if isinstance(target, LayerTarget):
         return run_layer_checks(target, **options)
+    if isinstance(target, Part):
+        return run_part_checks(target, **options)
     return run_checks(target, **options)
 
 
 def function_of(target: Any, *, device: str = "cpu", conventions: Mapping[str, str] | None = None) -> Target:
     """A target that is a function of query, key and value. Raises CannotAdapt for a layer."""
     made = target_of(target, device=device, conventions=conventions)
-    if isinstance(made, LayerTarget):
-        raise CannotAdapt(f"{made.name} is a layer; this compares functions of query, key and value")
+    if not isinstance(made, Target):
+        raise CannotAdapt(f"{made.name} is no attention function; this compares functions of query, key and value")
     return made
 
 
@@ -147,9 +151,11 @@ def parametrize(target: Any, *, laws: Sequence[str] | None = None, profile: str 
 
 
 def kind_of(target: Any) -> str:
-    """The kind of law for a target that is not adapted yet: "layer" or "attention"."""
+    """The kind of law for a target that is not adapted yet: "layer", "part" or "attention"."""
     if isinstance(target, str):
         return kind_at(target)
+    if isinstance(target, Part | Target):
+        return "part" if isinstance(target, Part) else "attention"
     layer = isinstance(target, LayerTarget) or is_layer(target) or makes_layer(target, "the factory")
     return "layer" if layer else "attention"
 

@@ -20,7 +20,7 @@ SHIPPED = (
 SHIPPED_LAYERS = (
     "attnlaws.reference.heads:MultiHeadAttention(d_in=10, d_out=12, context_length=40, num_heads=3, qkv_bias=True)",
 )
-FIXTURES = {"attention_law": "attention", "layer_law": "layer"}
+FIXTURES = {"attention_law": "attention", "layer_law": "layer", "part_law": "part"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,7 +49,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each law is tried on each target of its kind."""
     for fixture, kind in FIXTURES.items():
         if fixture in metafunc.fixturenames:
-            targets: list[str | None] = [*_targets(metafunc.config, kind)] or [None]  # None: taken out below
+            law = getattr(metafunc.function, "law", None)
+            names = _shipped_parts(metafunc.config, law) if kind == "part" else _targets(metafunc.config, kind)
+            targets: list[str | None] = [*names] or [None]  # None: taken out below
             metafunc.parametrize(fixture, targets, indirect=True, ids=[str(t) for t in targets], scope="session")
 
 
@@ -62,6 +64,15 @@ def _targets(config: pytest.Config, kind: str) -> list[str]:
         return list(SHIPPED if kind == "attention" else SHIPPED_LAYERS)
     found = config.stash.setdefault(_KINDS, {})
     return [name for name in given if found.setdefault(name, kind_at(name)) == kind]
+
+
+def _shipped_parts(config: pytest.Config, law: Any) -> list[str]:
+    """The parts of the reference that a law is about, where no target is given."""
+    from .targets.shipped_parts import shipped_parts
+
+    if config.getoption("attn_target") or law is None:
+        return []
+    return [name for name, part in shipped_parts().items() if part.kind == law.part]
 
 
 _KINDS = pytest.StashKey[dict[str, str]]()
@@ -95,6 +106,12 @@ def layer_law(request: pytest.FixtureRequest, _attention_targets: dict[str, Any]
     return _attempt(request, _attention_targets)
 
 
+@pytest.fixture(scope="session")
+def part_law(request: pytest.FixtureRequest, _attention_targets: dict[str, Any]) -> Callable[[AnyLaw], None]:
+    """The same for a law of parts."""
+    return _attempt(request, _attention_targets)
+
+
 def _attempt(request: pytest.FixtureRequest, known: dict[str, Any]) -> Callable[[AnyLaw], None]:
     from . import api
 
@@ -118,8 +135,11 @@ def _adapted(name: str, device: str) -> AnyTarget:
     from . import api
     from .targets.address import BadConfiguration, NoSuchTarget
     from .targets.conventions import UnknownChoice
+    from .targets.shipped_parts import shipped_parts
     from .targets.signature import CannotAdapt
 
+    if name in shipped_parts():
+        return shipped_parts()[name]
     try:
         return api.target_of(name, device=device)
     except (NoSuchTarget, CannotAdapt, BadConfiguration, UnknownChoice) as error:

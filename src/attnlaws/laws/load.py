@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .law import LAWS, AnyLaw, Law
 from .layer_law import LAYER_LAWS
+from .part_law import PART_LAWS
 
 FOLDERS = ("properties", "statistics")
 
@@ -32,10 +33,12 @@ def load_laws() -> dict[str, Law]:
 
 
 def laws_of(kind: str | None = None) -> dict[str, AnyLaw]:
-    """The laws of one kind of target, "attention" or "layer", or all."""
+    """The laws of one kind of target, "attention", "layer" or "part", or all."""
     found: dict[str, AnyLaw] = dict(load_laws()) if kind in ("attention", None) else {}
     _import()
-    return {**found, **(LAYER_LAWS if kind in ("layer", None) else {})}
+    layers: dict[str, AnyLaw] = {**LAYER_LAWS} if kind in ("layer", None) else {}
+    parts: dict[str, AnyLaw] = {**PART_LAWS} if kind in ("part", None) else {}
+    return {**found, **layers, **parts}
 
 
 def _import() -> None:

@@ -13,6 +13,7 @@ from ..run.ledger import HELD, NOT_APPLICABLE, Report, Verdict
 from ..targets.call import Call, TargetRaised, WrongResult
 from ..targets.conventions import TABLE, Conventions
 from ..targets.layer import LayerTarget
+from ..targets.part import Part
 from ..targets.target import Target
 from ..targets.trying import effective_mask
 from .layer import layer_card
@@ -47,8 +48,10 @@ def render(report: Report, *, colour: bool = False, verbose: bool = False) -> st
     return "\n".join(part for part in parts if part)
 
 
-def card_of(target: Target | LayerTarget, precision: dict[str, str] | None = None) -> str:
-    """The card of a function or of a layer."""
+def card_of(target: Target | LayerTarget | Part, precision: dict[str, str] | None = None) -> str:
+    """The card of a function, of a layer, or of a part of a model."""
+    if isinstance(target, Part):
+        return f"{target.name}   (a {target.kind})\n"
     return layer_card(target, precision) if isinstance(target, LayerTarget) else card(target, precision)
 
 
@@ -180,10 +183,10 @@ def _element(failure: Broken) -> str:
     return f"{failure.where} = {got:.6g}, expected {want:.6g}: off by {off:.3g}, allowed {allowed:.3g} (error / bound {off / allowed:.3g})"
 
 
-def _picture(verdict: Verdict, target: Target | LayerTarget) -> list[str]:
+def _picture(verdict: Verdict, target: Target | LayerTarget | Part) -> list[str]:
     """The effective mask beside the expected one, where they differ and are small enough to read."""
     failure = verdict.failure
-    if not isinstance(failure, Broken) or failure.call is None or isinstance(target, LayerTarget):
+    if not isinstance(failure, Broken) or failure.call is None or not isinstance(target, Target):
         return []
     call = failure.call
     if max(call.query.shape[2], call.key.shape[2]) > 8 or min(call.query.shape[2], call.key.shape[2]) == 0:
