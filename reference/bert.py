@@ -34,7 +34,6 @@ class BertConfig:
     num_heads: int = 12
     d_ff: int = 3072
     activation: str = "gelu"
-    tied: bool = True
     eps: float = 1e-12
     dropout: float = 0.1
     attention_dropout: float = 0.1
@@ -100,8 +99,7 @@ class Bert(nn.Module):
         self.transform = nn.Linear(E, E)
         self.transform_norm = nn.LayerNorm(E, eps=config.eps)
         self.lm_head = nn.Linear(E, config.vocab_size)
-        if config.tied:
-            self.lm_head.weight = self.word.weight
+        self.lm_head.weight = self.word.weight
         self.activation = activation(config.activation)
         bert_(self, generator)
 

@@ -55,6 +55,8 @@ def bert_from_transformers(model: Any) -> Bert:
     """From a BertForMaskedLM."""
     c = model.config
     _refuse(c, is_decoder=False, add_cross_attention=False)
+    if not _tied(model):
+        raise ValueError("the head's matrix is not the embedding, as it is in BERT")
     config = BertConfig(
         vocab_size=c.vocab_size,
         context_length=c.max_position_embeddings,
@@ -64,7 +66,6 @@ def bert_from_transformers(model: Any) -> Bert:
         num_heads=c.num_attention_heads,
         d_ff=c.intermediate_size,
         activation=_activation(c.hidden_act),
-        tied=_tied(model),
         eps=c.layer_norm_eps,
         dropout=c.hidden_dropout_prob,
         attention_dropout=c.attention_probs_dropout_prob,
