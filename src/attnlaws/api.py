@@ -14,11 +14,11 @@ from .run.check_layer import run_layer_checks
 from .run.check_part import run_part_checks
 from .run.diff import PROBLEMS, Difference, run_diff
 from .run.ledger import COULD_NOT_TELL, HELD, NOT_APPLICABLE, Report
-from .targets.address import kind_at, load_target
+from .targets.address import kind_at, load_target, locate
 from .targets.build import is_layer, makes_layer, resolved
 from .targets.conventions import declared
 from .targets.layer import LayerTarget
-from .targets.part import Part
+from .targets.part import Part, taken_as
 from .targets.probe import adapt
 from .targets.probe_layer import adapt_layer
 from .targets.signature import CannotAdapt
@@ -33,12 +33,16 @@ def target_of(
     device: str = "cpu",
     conventions: Mapping[str, str] | None = None,
     layer: Mapping[str, Any] | None = None,
+    part: str | None = None,
 ) -> AnyTarget:
     """A target out of a function, a module, a name, or a target. Conventions are declared here, or found by the probe;
-    `layer` declares those of a layer.
+    `layer` declares those of a layer; `part` says that it is a part of a model, and of which kind ("sampler", "rotation", ...).
 
     Raises CannotAdapt, NoSuchTarget or UnknownChoice.
     """
+    if part is not None:
+        named = isinstance(target, str)
+        return taken_as(part, target if named else _name(target), locate(target) if named else target)
     if isinstance(target, Target | LayerTarget | Part):
         return target
     if isinstance(target, str):
@@ -47,9 +51,13 @@ def target_of(
     if made is not None:
         kind = type(made[0])
         return adapt_layer(*made, name=f"{kind.__module__}:{kind.__qualname__}", device=device, declared=layer)
+    return adapt(target, name=_name(target), device=device, declared=declared(dict(conventions or {})))
+
+
+def _name(target: Any) -> str:
     name = getattr(target, "__qualname__", None) or type(target).__qualname__
     module = getattr(target, "__module__", None) or type(target).__module__
-    return adapt(target, name=f"{module}:{name}", device=device, declared=declared(dict(conventions or {})))
+    return f"{module}:{name}"
 
 
 def check(
@@ -63,13 +71,14 @@ def check(
     dtypes: Sequence[str] | None = None,
     conventions: Mapping[str, str] | None = None,
     layer: Mapping[str, Any] | None = None,
+    part: str | None = None,
 ) -> Report:
     """Try every law on an attention function or a layer; the report prints itself.
 
-    `target` is a function of query, key, value and options, a module from (B, L, E) to (B, L, E), or the name of one. `laws` are names or families,
-    `profile` is "quick" or "full", `budget` a time in seconds. Example: attnlaws.check(my_attention).raise_for_failures()
+    `target` is a function of query, key, value and options, a module from (B, L, E) to (B, L, E), or the name of one. `part` says that
+    it is a part of a model, such as "sampler" or "rotation". `laws` are names or families, `profile` is "quick" or "full", `budget` a time in seconds. Example: attnlaws.check(my_attention).raise_for_failures()
     """
-    made = target_of(target, device=device, conventions=conventions, layer=layer)
+    made = target_of(target, device=device, conventions=conventions, layer=layer, part=part)
     return run(made, laws=laws, profile=profile, budget=budget, seed=seed, dtypes=dtypes)
 
 

@@ -151,6 +151,9 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
     )
     effort.add_argument("--full", action="store_const", const="full", dest="profile", help="--profile full")
     parser.add_argument("--budget", type=_seconds, metavar="60s", help="a limit in seconds, or with s, m, h")
+    parser.add_argument(
+        "--as", dest="part", metavar="PART", help="a part of a model: sampler, rotation, layer-norm, causal-loss, ..."
+    )
     parser.add_argument("--seed", type=int, default=0, help="another seed tries other problems (default 0)")
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
@@ -182,7 +185,7 @@ def _check_one(options: argparse.Namespace, name: str) -> int:
 
     progress = Progress()
     progress.say(f"{name}: importing and probing")
-    target = api.target_of(name, device=options.device)
+    target = api.target_of(name, device=options.device, part=options.part)
     dtypes = [d for given in options.dtype or [] for d in given.split(",")] or None
 
     def show(report: Report) -> None:

@@ -72,7 +72,7 @@ def _shipped_parts(config: pytest.Config, law: Any) -> list[str]:
 
     if config.getoption("attn_target") or law is None:
         return []
-    return [name for name, part in shipped_parts().items() if part.kind == law.part]
+    return [name for name, part in shipped_parts().items() if part.kind in law.parts]
 
 
 _KINDS = pytest.StashKey[dict[str, str]]()

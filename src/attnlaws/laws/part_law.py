@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -12,8 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from ..judge.chance import generator
+from ..targets.call import Array, TargetRaised
 from ..targets.part import Part
-from .trial import Broken, Evidence, Session
+from .trial import Broken, Crashed, Evidence, Session, worst
 
 
 @dataclass(frozen=True, order=True)
@@ -51,6 +53,18 @@ class PartTrial:
         self.part, self.problem, self.session, self.evidence = part, problem, session, evidence
         self.rng = generator(f"part {part.kind}", problem.seed)
 
+    def near(self, got: Array, want: Array, allowed: Array | float, what: str) -> None:
+        """Each element within its bound; Broken with the worst."""
+        limit = np.broadcast_to(np.asarray(allowed, dtype=np.float64), np.shape(want))
+        got = np.asarray(got, dtype=np.float64)
+        if got.shape != np.shape(want):
+            raise Broken(f"{what}: shape {got.shape}, not {np.shape(want)}")
+        ratio, index, bound = worst(got, np.asarray(want, dtype=np.float64), limit)
+        self.evidence.add(got.size, ratio if np.isfinite(ratio) else 0.0)
+        if not ratio <= 1.0:
+            place = f"out[{', '.join(map(str, index))}]"
+            raise Broken(what, got=float(got[index]), want=float(want[index]), allowed=bound, where=place)
+
     def require(self, holds: bool, what: str) -> None:
         """A plain condition."""
         self.evidence.add(1, 0.0)
@@ -64,11 +78,11 @@ class PartTrial:
 
 @dataclass(frozen=True)
 class PartLaw:
-    """A named law of parts of one kind, with the face of a law of attention functions."""
+    """A named law of parts of some kinds, with the face of a law of attention functions."""
 
     name: str
     statement: str
-    part: str
+    parts: tuple[str, ...]
     body: Callable[[PartTrial], None]
     basis: tuple[str, ...] = ()
     share: float = 0.1
@@ -84,15 +98,18 @@ class PartLaw:
 
     def not_applicable(self, target: Part) -> str | None:
         """Why the law says nothing about this part."""
-        return None if target.kind == self.part else f"is about a {self.part}"
+        return None if target.kind in self.parts else f"is about a part of the kind {' or '.join(self.parts)}"
 
     def attempt(self, target: Part, problem: PartProblem, session: Session, evidence: Evidence) -> None:
-        """The law on one problem. Raises Broken."""
-        self.body(PartTrial(target, problem, session, evidence))
+        """The law on one problem. Raises Broken, Crashed where the part raises."""
+        try:
+            self.body(PartTrial(target, problem, session, evidence))
+        except TargetRaised as failure:
+            raise Crashed(failure.cause_line, None) from failure
 
     def covering(self, target: Part, seed: int) -> Iterator[PartProblem]:
-        """The one problem of a seed."""
-        return iter([PartProblem(seed)])
+        """One seed after another; a law of chance takes the first."""
+        return (PartProblem(seed + 1000 * k) for k in itertools.count())
 
     def drawn(self, target: Part) -> SearchStrategy[PartProblem]:
         """Hypothesis' strategy; laws of chance don't use it."""
@@ -111,12 +128,13 @@ class _Runner(Protocol):
 
 
 def part_law(
-    name: str, statement: str, *, part: str, basis: tuple[str, ...] = ()
+    name: str, statement: str, *, part: str | tuple[str, ...], basis: tuple[str, ...] = (), chance: bool = True
 ) -> Callable[[Callable[[PartTrial], None]], Callable[[_Runner], None]]:
     """Register a law of parts; what is left in the module is a pytest test that takes the fixture `part_law`."""
 
     def decorate(body: Callable[[PartTrial], None]) -> Callable[[_Runner], None]:
-        made = PartLaw(name, statement, part, body, basis)
+        kinds = (part,) if isinstance(part, str) else part
+        made = PartLaw(name, statement, kinds, body, basis, chance=chance)
         PART_LAWS[name] = made
 
         def test(part_law: _Runner) -> None:

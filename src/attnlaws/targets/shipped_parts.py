@@ -4,26 +4,33 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from ..reference import initialise, objectives
+from ..reference import initialise, objectives, positions
 from ..reference.bert import Bert, BertConfig
 from ..reference.gpt import GPT, GPTConfig
+from ..reference.norms import RMSNorm
 from ..reference.sampling import sample
 from .call import Array
 from .initial import CUT, NORMAL, TRUNCATED, UNIFORM
 from .part import (
     Part,
     PreNorm,
+    torch_buckets,
     torch_dropout,
     torch_initialiser,
+    torch_loss,
     torch_masking,
+    torch_norm,
+    torch_rotation,
     torch_sampler,
+    torch_sinusoids,
+    torch_slopes,
     torch_spans,
     torch_stack,
     torch_weights,
@@ -102,6 +109,15 @@ def shipped_parts() -> dict[str, Part]:
         torch_weights("reference.gpt.GPT", lambda: GPT(SMALL), gpt2_deviation),
         torch_stack("reference.gpt.GPT by depth", lambda: GPT(DEEP), gpt_stream, depth),
         torch_stack("reference.bert.Bert by depth", lambda: Bert(NORMED), bert_stream),
+        torch_rotation("reference.positions.rotary", positions.rotary),
+        torch_rotation("reference.positions.rotary, interleaved", partial(positions.rotary, pairing="interleaved")),
+        torch_rotation("reference.positions.rotary, base 500,000", partial(positions.rotary, base=5e5), 5e5),
+        torch_slopes("reference.positions.alibi_slopes", positions.alibi_slopes),
+        torch_buckets("reference.positions.relative_buckets", positions.relative_buckets),
+        torch_sinusoids("reference.positions.sinusoidal", positions.sinusoidal),
+        torch_norm("torch.nn.LayerNorm", nn.LayerNorm),
+        torch_norm("reference.norms.RMSNorm", RMSNorm, "rms norm"),
+        torch_loss("reference.objectives.causal_loss", objectives.causal_loss),
         *(
             torch_initialiser(f"reference.initialise {name}", rule.fill_, (family, size))
             for name, (rule, family, size) in rules.items()
