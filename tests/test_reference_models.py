@@ -359,6 +359,18 @@ def test_lower_precision_is_near_float64(dtype: torch.dtype) -> None:
         assert float((got.double() - exact).abs().max()) <= limit
 
 
+def test_autocast_trains_in_16_bits() -> None:
+    """Logits and gradients under autocast: finite, and near float32's within bfloat16's roundoff."""
+    for model, inputs in every_model():
+        (exact,), (limit,) = allowed(model, lambda m, i=inputs: [m(*i).detach()], 2.0**-8, 6)
+        model.float()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            logits = model(*inputs)
+        logits.float().sum().backward()
+        assert float((logits.double() - exact).abs().max()) <= limit
+        assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model.parameters())
+
+
 def test_a_model_on_cuda_is_the_model_on_the_cpu() -> None:
     """Logits, the cache and greedy writing, in float32."""
     if not torch.cuda.is_available():
