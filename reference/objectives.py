@@ -39,7 +39,8 @@ def causal_loss(logits: Tensor, labels: Tensor, *, ignore_index: int = IGNORED) 
     """Language modelling: the logits at position i predict the label at i + 1, and the first label is no target.
 
     logits (B, L, V) and labels (B, L), which are the tokens, with `ignore_index` for padding. The mean in nats.
-    ValueError for fewer than 2 positions.
+    With padding on the left the first token's label is to be ignored too: only padding stands before it. ValueError for
+    fewer than 2 positions.
     """
     if labels.ndim == 2 and labels.shape[1] < 2:
         raise ValueError(f"labels must have 2 positions at least, one to predict from, not {labels.shape[1]}")

@@ -82,8 +82,11 @@ class Attention(nn.Module):
         return self._attend(x, *kept, seen)
 
     def _attend(self, x: Tensor, k: Tensor, v: Tensor, mask: Tensor) -> Tensor:
+        q = self._split(self.q(x))  # (B, H, L, D)
+        if mask.is_floating_point():
+            mask = mask.to(q.dtype)  # under autocast q is narrower than x
         dropout_p = self.dropout if self.training else 0.0
-        context = attention(self._split(self.q(x)), k, v, attn_mask=mask, scale=1.0, dropout_p=dropout_p)
+        context = attention(q, k, v, attn_mask=mask, scale=1.0, dropout_p=dropout_p)  # (B, H, L, D)
         output: Tensor = self.o(context.transpose(1, 2).flatten(2))  # (B, H, L, D) -> (B, L, H*D) -> (B, L, E)
         return output
 

@@ -180,7 +180,14 @@ def _theirs(draw: st.DrawFn, kind: str) -> Any:
     tokens: dict[str, Any] = {"vocab_size": 23, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None}
     common: dict[str, Any] = {**tokens, "attn_implementation": "eager"}
     if kind == "gpt":
-        sizes = {"n_positions": 17, "n_embd": width, "n_layer": layers, "n_head": heads, "n_inner": inner}
+        sizes: dict[str, Any] = {
+            "n_positions": 17,
+            "n_embd": width,
+            "n_layer": layers,
+            "n_head": heads,
+            "n_inner": inner,
+        }
+        sizes |= {"embd_pdrop": 0.1, "attn_pdrop": 0.3, "resid_pdrop": 0.2}
         config = transformers.GPT2Config(
             **sizes, activation_function=activation, layer_norm_epsilon=eps, tie_word_embeddings=tied, **common
         )
@@ -188,6 +195,7 @@ def _theirs(draw: st.DrawFn, kind: str) -> Any:
     if kind == "bert":
         sizes = {"max_position_embeddings": 17, "hidden_size": width, "num_hidden_layers": layers}
         sizes |= {"num_attention_heads": heads, "intermediate_size": inner}
+        sizes |= {"hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.3}
         config = transformers.BertConfig(**sizes, hidden_act=activation, layer_norm_eps=eps, **common)
         return transformers.BertForMaskedLM(config)
     if kind == "t5":

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from attnlaws.reference.objectives import token_loss
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -74,6 +75,27 @@ def test_the_loss_is_what_transformers_reports(kind: str) -> None:
 
         ours, limits = allowed(pair.ours, loss, SINGLE, LENGTH)
         assert apart(ours, [pair.answer()[1].detach()], limits) <= 1
+
+    agree()
+
+
+@pytest.mark.parametrize("kind", ["gpt", "bert", "t5"])
+def test_dropout_falls_where_it_does_in_transformers(kind: str) -> None:
+    """In training mode after the same seed both draw masks of the same shapes in the same order, so they agree as without."""
+
+    @few
+    @given(pairs(kind))
+    def agree(pair: Pair) -> None:
+        def logits(model: nn.Module) -> list[Tensor]:
+            torch.manual_seed(3)
+            return [pair.logits(model.train())[pair.real].detach()]
+
+        ours, limits = allowed(pair.ours, logits, DOUBLE, LENGTH)
+        pair.theirs.train()
+        torch.manual_seed(3)
+        theirs = pair.answer()[0][pair.real].detach()
+        assert apart(ours, [theirs], limits) <= 1
+        assert apart(ours, [pair.logits(pair.ours.eval())[pair.real].detach()], limits) > 10
 
     agree()
 
@@ -231,3 +253,39 @@ def _config(**values: Any) -> Callable[[Any], None]:
 def test_one_wrong_step_is_seen(kind: str, change: Callable[[Any], None]) -> None:
     """Each is beyond what is allowed by a factor of ten at least, in some case of those that the tests above try."""
     assert _change(kind, change) > 10
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_gradient_off_by_a_millionth_is_seen(kind: str) -> None:
+    """The gradient that enters the last norm is 1 + 1e-6 of itself: all but what is after that norm is wrong."""
+    found = [0.0]
+
+    @few
+    @given(pairs(kind))
+    def collect(pair: Pair) -> None:
+        ours, limits = allowed(pair.ours, gradients(pair), DOUBLE, LENGTH)
+        last = [m for m in pair.ours.modules() if "Norm" in type(m).__name__][-1]
+        last.register_full_backward_hook(lambda module, entered, left: tuple(g * (1 + 1e-6) for g in entered))
+        wrong = gradients(pair)(pair.ours)
+        assert torch.equal(wrong[0], ours[0])
+        found[0] = max(found[0], apart(wrong, their_gradients(pair), limits))
+
+    collect()
+    assert found[0] > 10
+
+
+@pytest.mark.parametrize("kind", ["gpt", "llama", "mistral"])
+def test_a_loss_that_is_not_shifted_is_seen(kind: str) -> None:
+    found = [0.0]
+
+    @few
+    @given(pairs(kind))
+    def collect(pair: Pair) -> None:
+        def loss(model: nn.Module) -> list[Tensor]:
+            return [token_loss(pair.logits(model), pair.labels).detach()]
+
+        ours, limits = allowed(pair.ours, loss, SINGLE, LENGTH)
+        found[0] = max(found[0], apart(ours, [pair.answer()[1].detach()], limits))
+
+    collect()
+    assert found[0] > 10
