@@ -165,3 +165,10 @@ def test_a_finding_prints_all_there_is_to_know() -> None:
     ):
         assert words in text
     assert SECOND < FIRST
+
+
+def test_few_values_have_the_tails_of_students_law() -> None:
+    """With 16 values and an estimated deviation a normal law would give p < 0.001 five times too often."""
+    few = [moments.mean("", np.random.default_rng([11, run]).standard_normal(16), 0.0).p_value for run in range(4000)]
+    assert stats.kstest(few, "uniform").pvalue > 1e-4
+    assert (np.array(few) < 0.001).mean() < 0.003

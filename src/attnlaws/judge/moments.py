@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 from scipy import stats
 
-from .chance import FIRST, SECOND, Finding, Floats, reach
+from .chance import FIRST, MISS, SECOND, Finding, Floats, reach
 
 
 def second_moment(
@@ -59,12 +59,17 @@ def _chi2(quantity: str, estimate: float, size: int, predicted: float, freedom: 
 
 
 def mean(quantity: str, values: Floats, predicted: float, *, deviation: float | None = None, stage: int = 0) -> Finding:
-    """The mean of independent values, by the central limit theorem; `deviation` of one value where it is known."""
+    """The mean of independent values, by the central limit theorem; `deviation` of one value where it is known.
+
+    Where the deviation is estimated from the same values the law is Student's, whose tails are longer for few of them.
+    """
     n = values.size
     spread = float(values.std(ddof=1)) if deviation is None else deviation
+    law = stats.t(n - 1) if deviation is None else stats.norm
     error, at = spread / math.sqrt(n), float(values.mean())
-    p = 2.0 * float(stats.norm.sf(abs(at - predicted) / error)) if error else float(at == predicted)
-    return Finding(quantity, at, error, predicted, n, p, reach(stage) * error, "off")
+    p = 2.0 * float(law.sf(abs(at - predicted) / error)) if error else float(at == predicted)
+    sees = float(law.isf((FIRST, SECOND)[stage] / 2) + law.isf(MISS)) * error
+    return Finding(quantity, at, error, predicted, n, p, sees, "off")
 
 
 def correlation(quantity: str, pairs: dict[str, tuple[Floats, Floats]], *, stage: int = 0) -> Finding:
@@ -83,7 +88,7 @@ def correlation(quantity: str, pairs: dict[str, tuple[Floats, Floats]], *, stage
     count = len(pairs)
     alpha = (FIRST, SECOND)[stage] / count
     error = 1.0 / math.sqrt(max(size / count, 1.0))
-    sees = float(stats.norm.isf(alpha / 2) + stats.norm.isf(5e-5)) * error
+    sees = float(stats.norm.isf(alpha / 2) + stats.norm.isf(MISS)) * error
     p = min(1.0, least * count)
     return Finding(quantity, worst, error, 0.0, size, p, sees, "of a correlation", name)
 
@@ -96,7 +101,7 @@ def distribution(quantity: str, values: Floats, cdf: Callable[[Floats], Floats],
     distance = float(max((steps[1:] - at).max(), (at - steps[:-1]).max()))
     p = float(stats.kstwo.sf(distance, n))
     critical = float(stats.kstwo.isf((FIRST, SECOND)[stage], n))
-    sees = critical + float(stats.norm.isf(5e-5)) / (2.0 * math.sqrt(n))
+    sees = critical + float(stats.norm.isf(MISS)) / (2.0 * math.sqrt(n))
     # Kolmogorov's law has the mean sqrt(pi/2) ln 2 and the deviation 0.2603, over sqrt(n)
     root = math.sqrt(n)
     return Finding(quantity, distance, 0.2603 / root, 0.8687 / root, n, p, sees, "of a distance")
@@ -117,6 +122,6 @@ def largest(quantity: str, found: dict[str, tuple[float, float, int]], predicted
     name, (value, error, _) = max(found.items(), key=lambda item: abs(item[1][0] - predicted) / item[1][1])
     count = len(found)
     p = min(1.0, 2.0 * count * float(stats.norm.sf(abs(value - predicted) / error)))
-    sees = float(stats.norm.isf((FIRST, SECOND)[stage] / (2.0 * count)) + stats.norm.isf(5e-5)) * error
+    sees = float(stats.norm.isf((FIRST, SECOND)[stage] / (2.0 * count)) + stats.norm.isf(MISS)) * error
     size = sum(n for _, _, n in found.values())
     return Finding(quantity, value, error, predicted, size, p, sees, "off", name)

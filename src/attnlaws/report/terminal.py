@@ -244,6 +244,6 @@ def summary(report: Report) -> str:
     elements = sum(v.evidence.elements for v in report.verdicts)
     end = " TIME BUDGET ENDED FIRST." if report.out_of_time else ""
     return (
-        f"{report.target.name}: {words}; {report.problems} problems, {elements} elements compared "
+        f"{report.target.name}: {words}; {report.problems} problems of {report.samples} samples, {elements} elements compared "
         f"(profile {report.profile}, seed {report.seed}) in {report.seconds:.1f} s.{end}"
     )

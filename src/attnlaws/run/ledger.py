@@ -26,6 +26,8 @@ class Verdict:
     status: str
     reason: str = ""
     problems: int = 0
+    #: samples in these problems: each holds its own draw of the values
+    samples: int = 0
     evidence: Evidence = field(default_factory=Evidence)
     witness: Any = None
     failure: Broken | Crashed | None = None
@@ -65,6 +67,11 @@ class Report:
     def problems(self) -> int:
         """Problems judged in all."""
         return sum(v.problems for v in self.verdicts)
+
+    @property
+    def samples(self) -> int:
+        """Samples in them, each with its own draw of the values."""
+        return sum(v.samples for v in self.verdicts)
 
     @property
     def undetected(self) -> tuple[str, ...]:

@@ -44,7 +44,7 @@ class _Search:
         self.law, self.target, self.session = law, target, session
         self.deadline, self.share_ends = deadline, share_ends
         self.evidence = Evidence()
-        self.judged = 0
+        self.judged = self.samples = 0
         self.refusal = ""
         self.best: tuple[Any, Failure] | None = None
 
@@ -61,6 +61,7 @@ class _Search:
             self.refusal = str(refusal)
             return True
         self.judged += 1
+        self.samples += getattr(problem, "batch", 1)
         if failure is None:
             return True
         if self.best is None or _size(problem) < _size(self.best[0]):
@@ -100,7 +101,13 @@ def run_law(
     except OutOfTime:
         if search.best is None and search.judged < ENOUGH:
             raise
-    done = replace(verdict, problems=search.judged, evidence=search.evidence, seconds=time.monotonic() - started)
+    done = replace(
+        verdict,
+        problems=search.judged,
+        samples=search.samples,
+        evidence=search.evidence,
+        seconds=time.monotonic() - started,
+    )
     if search.best is None:
         if search.evidence.comparisons:
             return done
