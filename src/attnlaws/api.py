@@ -95,7 +95,7 @@ def function_of(target: Any, *, device: str = "cpu", conventions: Mapping[str, s
     """A target that is a function of query, key and value. Raises CannotAdapt for a layer."""
     made = target_of(target, device=device, conventions=conventions)
     if not isinstance(made, Target):
-        raise CannotAdapt(f"{made.name} is no attention function; this compares functions of query, key and value")
+        raise CannotAdapt(f"{made.name} is no attention function; this takes functions of query, key and value")
     return made
 
 

@@ -118,6 +118,17 @@ def _lists(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     claims.add_argument("claim", nargs="*", help="a claim such as A8, or a text such as B; all by default")
     claims.set_defaults(run=_claims)
+    pictures = commands.add_parser(
+        "pictures", help="pictures of the laws of chance, measured on a target and predicted"
+    )
+    pictures.add_argument("target", nargs="?", default="attnlaws.reference.attention:attention", metavar="TARGET")
+    pictures.add_argument(
+        "--out", type=Path, default=Path(".attnlaws/pictures"), metavar="DIR", help="(default %(default)s)"
+    )
+    pictures.add_argument("--png", action="store_true", help="PNG files beside the SVG files")
+    pictures.add_argument("--seed", type=int, default=0, help="another seed draws other samples (default 0)")
+    pictures.add_argument("--device", default="cpu")
+    pictures.set_defaults(run=_pictures)
 
 
 def _diff_parser(parser: argparse.ArgumentParser) -> None:
@@ -371,6 +382,32 @@ def _claims(options: argparse.Namespace) -> int:
         print(detail(results[0]))
     print(summary(results))
     return OK if all(result.measured.shows for result in results) else FAULT
+
+
+def _pictures(options: argparse.Namespace) -> int:
+    """1 where the target raises, 2 without matplotlib, 4 where the target can't be measured."""
+    from . import api
+    from .report.pictures import NoMatplotlib, draw
+    from .run.check import one_thread
+    from .run.measure import CannotMeasure
+    from .targets.call import TargetRaised, WrongResult
+
+    target = api.function_of(options.target, device=options.device)
+    try:
+        with one_thread(target):
+            for path in draw(target, options.out, png=options.png, seed=options.seed):
+                print(path, flush=True)
+    except NoMatplotlib as error:
+        raise _Usage(str(error)) from error
+    except OSError as error:
+        raise _Usage(f"can't write to {options.out}: {error.strerror or error}") from error
+    except CannotMeasure as error:
+        print(f"attnlaws: {error}", file=sys.stderr)
+        return NOTHING
+    except (TargetRaised, WrongResult) as error:
+        print(f"attnlaws: {target.name} on random queries and keys: {error}", file=sys.stderr)
+        return BROKEN
+    return OK
 
 
 def _replay(options: argparse.Namespace) -> int:
