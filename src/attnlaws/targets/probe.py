@@ -19,7 +19,18 @@ from .probe_masks import MASK, SQUARE, mask_call, probe_empty_rows, probe_mask_a
 from .probe_options import probe_options
 from .signature import CannotAdapt, understand
 from .target import Target
-from .trying import FAILS, base_call, effective_mask, nearest, plain_call, refusal_of, size_of, triangle, with_abilities
+from .trying import (
+    FAILS,
+    base_call,
+    effective_mask,
+    nearest,
+    plain_call,
+    refusal_of,
+    samples_are_free,
+    size_of,
+    triangle,
+    with_abilities,
+)
 
 
 def adapt(
@@ -128,7 +139,15 @@ def _sizes(target: Target) -> Target:
     elif grouped:
         refusals["Hkv < H"] = refusal_of(target, plain_call(batch, 4, 3, 3, size, size, kv=2, dtype=dtype))
         grouped = refusals["Hkv < H"] is None
-    return with_abilities(target, refusals, value_width=width is None, rectangular=rectangular is None, grouped=grouped)
+    free = target.abilities.batch and samples_are_free(target)
+    return with_abilities(
+        target,
+        refusals,
+        value_width=width is None,
+        rectangular=rectangular is None,
+        grouped=grouped,
+        samples_are_free=free,
+    )
 
 
 _HEAD_DIMS = (1, 2, 3, 4, 5, 8, 12, 16, 32, 64, 80, 128, 256)
