@@ -10,19 +10,20 @@ from typing import Any
 from .report.case import FOLDER, write_case
 from .report.script import write_script
 from .run.check import run_checks, select
-from .run.check_layer import run_layer_checks
+from .run.check_module import run_module_checks
 from .run.diff import PROBLEMS, Difference, run_diff
 from .run.ledger import COULD_NOT_TELL, HELD, NOT_APPLICABLE, Report
-from .targets.address import kind_at, load_target
+from .targets.address import adapt_module, kind_at, load_target
 from .targets.build import is_layer, makes_layer, resolved
 from .targets.conventions import declared
 from .targets.layer import LayerTarget
+from .targets.model import ModelTarget
 from .targets.probe import adapt
-from .targets.probe_layer import adapt_layer
+from .targets.probe_model import takes_tokens
 from .targets.signature import CannotAdapt
 from .targets.target import Target
 
-AnyTarget = Target | LayerTarget
+AnyTarget = Target | LayerTarget | ModelTarget
 
 
 def target_of(
@@ -31,20 +32,22 @@ def target_of(
     device: str = "cpu",
     conventions: Mapping[str, str] | None = None,
     layer: Mapping[str, Any] | None = None,
+    model: Mapping[str, Any] | None = None,
 ) -> AnyTarget:
     """A target out of a function, a module, a name, or a target. Conventions are declared here, or found by the probe;
-    `layer` declares those of a layer.
+    `layer` declares those of a layer, `model` those of a model.
 
     Raises CannotAdapt, NoSuchTarget or UnknownChoice.
     """
-    if isinstance(target, Target | LayerTarget):
+    if isinstance(target, AnyTarget):
         return target
     if isinstance(target, str):
         return load_target(target, device=device)
     made = resolved(target, None, getattr(target, "__qualname__", type(target).__qualname__))
     if made is not None:
         kind = type(made[0])
-        return adapt_layer(*made, name=f"{kind.__module__}:{kind.__qualname__}", device=device, declared=layer)
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        return adapt_module(*made, name=name, device=device, layer=layer or {}, model=model or {})
     name = getattr(target, "__qualname__", None) or type(target).__qualname__
     module = getattr(target, "__module__", None) or type(target).__module__
     return adapt(target, name=f"{module}:{name}", device=device, declared=declared(dict(conventions or {})))
@@ -61,28 +64,30 @@ def check(
     dtypes: Sequence[str] | None = None,
     conventions: Mapping[str, str] | None = None,
     layer: Mapping[str, Any] | None = None,
+    model: Mapping[str, Any] | None = None,
 ) -> Report:
-    """Try every law on an attention function or a layer; the report prints itself.
+    """Try every law on an attention function, a layer or a model; the report prints itself.
 
-    `target` is a function of query, key, value and options, a module from (B, L, E) to (B, L, E), or the name of one. `laws` are names or families,
+    `target` is a function of query, key, value and options, a module from (B, L, E) to (B, L, E), one from tokens (B, L) to
+    logits (B, L, V), or the name of one. `laws` are names or families,
     `profile` is "quick" or "full", `budget` a time in seconds. Example: attnlaws.check(my_attention).raise_for_failures()
     """
-    made = target_of(target, device=device, conventions=conventions, layer=layer)
+    made = target_of(target, device=device, conventions=conventions, layer=layer, model=model)
     return run(made, laws=laws, profile=profile, budget=budget, seed=seed, dtypes=dtypes)
 
 
 def run(target: AnyTarget, **options: Any) -> Report:
     """The laws of its kind on a target; the options are those of `run_checks`."""
-    if isinstance(target, LayerTarget):
-        return run_layer_checks(target, **options)
-    return run_checks(target, **options)
+    if isinstance(target, Target):
+        return run_checks(target, **options)
+    return run_module_checks(target, **options)
 
 
 def function_of(target: Any, *, device: str = "cpu", conventions: Mapping[str, str] | None = None) -> Target:
-    """A target that is a function of query, key and value. Raises CannotAdapt for a layer."""
+    """A target that is a function of query, key and value. Raises CannotAdapt for a layer or a model."""
     made = target_of(target, device=device, conventions=conventions)
-    if isinstance(made, LayerTarget):
-        raise CannotAdapt(f"{made.name} is a layer; this compares functions of query, key and value")
+    if not isinstance(made, Target):
+        raise CannotAdapt(f"{made.name} is a {made.LAWS}; this compares functions of query, key and value")
     return made
 
 
@@ -147,11 +152,15 @@ def parametrize(target: Any, *, laws: Sequence[str] | None = None, profile: str 
 
 
 def kind_of(target: Any) -> str:
-    """The kind of law for a target that is not adapted yet: "layer" or "attention"."""
+    """The kind of law for a target that is not adapted yet: "model", "layer" or "attention"."""
     if isinstance(target, str):
         return kind_at(target)
-    layer = isinstance(target, LayerTarget) or is_layer(target) or makes_layer(target, "the factory")
-    return "layer" if layer else "attention"
+    if isinstance(target, AnyTarget):
+        return target.LAWS
+    if is_layer(target) or makes_layer(target, "the factory"):
+        made = resolved(target, None, getattr(target, "__qualname__", type(target).__qualname__))
+        return "model" if made is not None and takes_tokens(made[0]) else "layer"
+    return "attention"
 
 
 def conclude(report: Report, folder: Path | None = None) -> None:

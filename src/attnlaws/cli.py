@@ -375,8 +375,8 @@ def _replay(options: argparse.Namespace) -> int:
     from .laws.load import laws_of
     from .report.case import read_case
     from .run.check import UnknownLaw, replay
-    from .run.check_layer import explained
-    from .targets.layer import LayerTarget
+    from .run.check_module import ready
+    from .targets.target import Target
 
     case = read_case(Path(options.case))
     laws = laws_of()
@@ -387,10 +387,10 @@ def _replay(options: argparse.Namespace) -> int:
         raise _Usage("the case names no target (it was given as an object); pass --target pkg.mod:attr")
     target = api.target_of(name, device=options.device)
     law = laws[case.law]
-    if law.kind != api.kind_of(target):
+    if law.kind != target.LAWS:
         raise _Usage(f"{case.law} is no law for {name}")
-    if isinstance(target, LayerTarget):
-        target = explained(target)[0]
+    if not isinstance(target, Target):
+        target = ready(target)[0]
     failure = replay(law, target, case.problem)
     print(f"{case.law} on {name}\n    {case.problem.describe()}")
     if failure is None:

@@ -20,7 +20,8 @@ SHIPPED = (
 SHIPPED_LAYERS = (
     "attnlaws.reference.heads:MultiHeadAttention(d_in=10, d_out=12, context_length=40, num_heads=3, qkv_bias=True)",
 )
-FIXTURES = {"attention_law": "attention", "layer_law": "layer"}
+SHIPPED_MODELS: tuple[str, ...] = ()
+FIXTURES = {"attention_law": "attention", "layer_law": "layer", "model_law": "model"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,7 +60,7 @@ def _targets(config: pytest.Config, kind: str) -> list[str]:
 
     given = config.getoption("attn_target")
     if not given:
-        return list(SHIPPED if kind == "attention" else SHIPPED_LAYERS)
+        return list({"attention": SHIPPED, "layer": SHIPPED_LAYERS, "model": SHIPPED_MODELS}[kind])
     found = config.stash.setdefault(_KINDS, {})
     return [name for name in given if found.setdefault(name, kind_at(name)) == kind]
 
@@ -92,6 +93,12 @@ def attention_law(request: pytest.FixtureRequest, _attention_targets: dict[str, 
 @pytest.fixture(scope="session")
 def layer_law(request: pytest.FixtureRequest, _attention_targets: dict[str, Any]) -> Callable[[AnyLaw], None]:
     """The same for a law of layers."""
+    return _attempt(request, _attention_targets)
+
+
+@pytest.fixture(scope="session")
+def model_law(request: pytest.FixtureRequest, _attention_targets: dict[str, Any]) -> Callable[[AnyLaw], None]:
+    """The same for a law of models."""
     return _attempt(request, _attention_targets)
 
 

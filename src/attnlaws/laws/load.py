@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .law import LAWS, AnyLaw, Law
 from .layer_law import LAYER_LAWS
+from .model_law import MODEL_LAWS
 
 FOLDERS = ("properties", "statistics")
 
@@ -32,10 +33,14 @@ def load_laws() -> dict[str, Law]:
 
 
 def laws_of(kind: str | None = None) -> dict[str, AnyLaw]:
-    """The laws of one kind of target, "attention" or "layer", or all."""
+    """The laws of one kind of target, "attention", "layer" or "model", or all."""
     found: dict[str, AnyLaw] = dict(load_laws()) if kind in ("attention", None) else {}
     _import()
-    return {**found, **(LAYER_LAWS if kind in ("layer", None) else {})}
+    found.update(LAYER_LAWS if kind in ("layer", None) else {})
+    found.update(
+        dict(sorted(MODEL_LAWS.items(), key=lambda item: _model_order(item[0]))) if kind in ("model", None) else {}
+    )
+    return found
 
 
 def _import() -> None:
@@ -72,3 +77,11 @@ def _order(name: str) -> tuple[int, str]:
     """Basic families first, so that the report reads from causes to consequences."""
     family = name.split(".")[0]
     return (_FAMILIES.index(family) if family in _FAMILIES else len(_FAMILIES), "")
+
+
+_OF_MODELS = ("models", "gpt", "bert", "t5", "cache", "generation")
+
+
+def _model_order(name: str) -> int:
+    """What holds of all models first, then what is about kinds of them, then decoding."""
+    return _OF_MODELS.index(name.split(".")[0])

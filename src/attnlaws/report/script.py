@@ -10,7 +10,6 @@ import numpy as np
 from ..laws.trial import Broken, Crashed
 from ..run.ledger import Report, Verdict
 from ..targets.call import Call
-from ..targets.layer import LayerTarget
 from ..targets.target import Target
 
 _HEAD = '''"""{law}: {statement}
@@ -30,7 +29,7 @@ def write_script(verdict: Verdict, report: Report, folder: Path) -> Path | None:
     if not isinstance(call, Call) or call.query.size + call.key.size + call.value.size > 4000 or call.views:
         return None
     address = report.target.address
-    if address is None or ":" not in address or isinstance(report.target, LayerTarget):
+    if address is None or ":" not in address or not isinstance(report.target, Target):
         return None
     path = folder / f"{verdict.law}.py"
     path.write_text(script(verdict, report.target, call, address), encoding="utf-8")

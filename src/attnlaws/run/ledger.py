@@ -7,6 +7,7 @@ from typing import Any
 
 from ..laws.trial import Broken, Crashed, Evidence
 from ..targets.layer import LayerTarget
+from ..targets.model import ModelTarget
 from ..targets.target import Target
 
 HELD, BROKEN, CRASHED = "held", "broken", "crashed"
@@ -41,7 +42,7 @@ class Verdict:
 class Report:
     """A whole run. Prints itself; `exit_code` is what the command line returns."""
 
-    target: Target | LayerTarget
+    target: Target | LayerTarget | ModelTarget
     verdicts: tuple[Verdict, ...]
     impostors: dict[str, tuple[int, int]]
     precision: dict[str, str]

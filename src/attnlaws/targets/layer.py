@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -71,6 +71,9 @@ class Dependence:
 @dataclass(frozen=True)
 class LayerTarget:
     """A module and how to call it. Frozen: the probe returns a new one."""
+
+    #: the kind of the laws that are about it
+    LAWS: ClassVar[str] = "layer"
 
     name: str
     module: Any

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -103,6 +103,9 @@ class GenerateWay:
 @dataclass(frozen=True)
 class ModelTarget:
     """A module and how to call it. Frozen: the probe returns a new one."""
+
+    #: the kind of the laws that are about it
+    LAWS: ClassVar[str] = "model"
 
     name: str
     module: Any

@@ -19,6 +19,10 @@ FAILS = (TargetRaised, WrongResult)
 #: attributes that say that weights are tied
 _TIED = ("tie_word_embeddings", "tie_weights", "tied", "weight_tying", "tie_embeddings", "tie_embedding", "tied_embeddings",
          "share_embeddings", "tie_word_embedding")  # fmt: skip
+#: names of parts of a model that know where a token is
+_POSITIONS = re.compile(
+    r"(?<![a-z])w?pos(?:ition|_|\b|e|itional)|wpe|rope(?![a-z])|rotary|alibi|sinusoid|relative_|inv_freq", re.IGNORECASE
+)
 #: words of losses that are more than a cross-entropy
 _MORE = re.compile(r"label_smoothing|aux|z_loss|router|focal|kl_div|class_weight|weight=|lambda|penalty", re.IGNORECASE)
 
@@ -121,8 +125,17 @@ def find_places(
     elif name is not None and name not in target.fixed:
         target = target.but(unclear=(*target.unclear, name))
     asking = ModelInstance(target, instance.module, instance.dtype)
+    if word := _speaks_of_positions(target.module):
+        target = target.but(known={**target.known, "positions": word})
     target = target.but(placed=_placed(target, asking))
     return target.but(left_padding=told.get("left_padding") or _left_padding(target, asking))
+
+
+def _speaks_of_positions(module: Any) -> str:
+    """The first part, parameter or buffer whose name speaks of positions, or ""."""
+    names = [n for n, _ in module.named_modules()] + [type(part).__name__ for part in module.modules()]
+    names += [n for n, _ in module.named_parameters()] + [n for n, _ in module.named_buffers()]
+    return next((n.rpartition(".")[2] for n in names if _POSITIONS.search(n.rpartition(".")[2])), "")
 
 
 def _placed(target: ModelTarget, instance: ModelInstance) -> str:
