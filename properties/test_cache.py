@@ -51,7 +51,7 @@ def _fed(trial: ModelTrial, decoding: Decoding, ids: IntArray, whole: Array, at:
     wants=ModelWants(kinds=DECODERS, min_length=2, max_length=40),
     applies=_cache,
     basis=("gpt.causality", "gpt.cutoff"),
-    share=0.6,
+    share=0.4,
     rejects=("the cache forgotten",),
 )
 def test_equals_full(trial: ModelTrial) -> None:
@@ -76,7 +76,7 @@ def test_equals_full(trial: ModelTrial) -> None:
         _cache(t) or (None if t.pad is not None and t.left_padding == "absent" else "takes no padding on the left")
     ),
     basis=("cache.equals-full", "models.padding"),
-    share=0.3,
+    share=0.2,
 )
 def test_batch(trial: ModelTrial) -> None:
     """Texts of different lengths, padded on the left, fed with a cache token by token after the first chunk, give what each
@@ -186,7 +186,7 @@ class _Script:
     wants=ModelWants(kinds=DECODERS, texts=("random",), max_length=9),
     applies=_cache,
     basis=("cache.equals-full",),
-    share=0.5,
+    share=0.4,
 )
 def test_script(trial: ModelTrial) -> None:
     """A drawn script of L steps of what the cache offers: append, fork, go back, crop, reorder, reset. After each append the

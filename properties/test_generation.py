@@ -86,7 +86,7 @@ def _drawn(trial: ModelTrial, model: ModelInstance, **options: Any) -> IntArray:
     "the most likely token is that of the largest logit, step by step",
     wants=SHORT,
     applies=_greedy,
-    share=0.4,
+    share=0.25,
     rejects=("random tokens", "one token always"),
 )
 def test_greedy(trial: ModelTrial) -> None:
@@ -254,7 +254,10 @@ def test_end(trial: ModelTrial) -> None:
     options = dict(way.greedy or {})
     free = trial.generate(model, prompt, count, **options)
     end = int(free[0, trial.rng.integers(0, free.shape[1])])
-    pad = next(i for i in range(trial.target.vocabulary) if i != end)
+    taken = {end, *prompt.ids.ravel().tolist(), *free.ravel().tolist()}
+    pad = next(
+        (i for i in range(trial.target.vocabulary) if i not in taken), end
+    )  # none that is read as padding before
     given = {**options, "eos": end, **({"pad": pad} if "pad" in way.roles else {})}
     got = trial.generate(model, prompt, count, **given)
     for b in range(prompt.batch):

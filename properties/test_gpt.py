@@ -16,7 +16,7 @@ DECODERS = ("decoder", "encoder-decoder")
     "the logits up to a position don't depend on the tokens after it",
     wants=ModelWants(kinds=DECODERS, min_length=2, padding=None),
     exact=True,
-    share=0.75,
+    share=0.5,
     rejects=("the next token seen",),
 )
 def test_causality(trial: ModelTrial) -> None:
@@ -43,7 +43,7 @@ def test_causality(trial: ModelTrial) -> None:
     "a text cut off gives the logits of its beginning",
     wants=ModelWants(kinds=DECODERS, min_length=2),
     basis=("gpt.causality",),
-    share=0.4,
+    share=0.3,
     rejects=("the next token seen",),
 )
 def test_cutoff(trial: ModelTrial) -> None:

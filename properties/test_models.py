@@ -32,6 +32,7 @@ def test_repeatable(trial: ModelTrial) -> None:
     "a sample gives in a batch what it gives alone",
     wants=ModelWants(min_batch=2, padding=None),
     basis=("models.repeatable",),
+    share=0.35,
     rejects=("samples mixed",),
 )
 def test_batch(trial: ModelTrial) -> None:
@@ -111,6 +112,7 @@ def test_pad_content(trial: ModelTrial) -> None:
     "padding is as if it were not there",
     wants=ModelWants(min_length=2, padding=True),
     basis=("models.pad-content", "models.batch"),
+    share=0.4,
     rejects=("padding not hidden",),
 )
 def test_padding(trial: ModelTrial) -> None:
@@ -241,7 +243,7 @@ def _loss(target: ModelTarget) -> str | None:
     "the loss is the mean of -log p(label) over the labels that count",
     wants=ModelWants(min_length=2, max_length=17),
     applies=_loss,
-    share=0.4,
+    share=0.3,
     rejects=("the loss a little off",),
 )
 def test_loss(trial: ModelTrial) -> None:
@@ -354,7 +356,7 @@ def test_tied(trial: ModelTrial) -> None:
 @model_law(
     "models.gradients-reach",
     "every parameter gets a gradient, and it is finite",
-    wants=ModelWants(min_length=3, texts=("random",), redrawn=True, max_length=17),
+    wants=ModelWants(min_length=3, min_source=3, texts=("random",), redrawn=True, max_length=17),
     share=0.3,
 )
 def test_gradients_reach(trial: ModelTrial) -> None:

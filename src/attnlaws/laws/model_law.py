@@ -50,13 +50,14 @@ class ModelLaw:
         """The law on one problem; where it holds, on impostors too. Raises Broken, Crashed, Unsuitable or Refused."""
         from .model_trial import ModelTrial
 
-        self.body(ModelTrial(target, problem, session, evidence))
+        trial = ModelTrial(target, problem, session, evidence)
+        self.body(trial)
         for name in self.rejects:
             tally = session.impostors.setdefault(f"{name} by {self.name}", [0, 0])
             if tally[0] >= TRIED:
                 continue
             try:
-                self.body(ModelTrial(target, problem, session, Evidence(), disguise=name))
+                self.body(ModelTrial(target, problem, session, Evidence(), name, trial.slacks))
             except (Broken, Crashed):
                 tally[1] += 1
             except (Unsuitable, Refused):

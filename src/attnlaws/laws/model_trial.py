@@ -32,14 +32,20 @@ class ModelTrial(ModuleTrial):
     OUT = "logits"
 
     def __init__(
-        self, target: ModelTarget, problem: ModelProblem, session: Session, evidence: Evidence, disguise: str = ""
+        self,
+        target: ModelTarget,
+        problem: ModelProblem,
+        session: Session,
+        evidence: Evidence,
+        disguise: str = "",
+        slacks: dict[float, float] | None = None,
     ) -> None:
         super().__init__(problem, session, evidence)
         self.target = target
         self.disguise = IMPOSTORS[disguise] if disguise else PLAIN
         self.inputs = inputs_of(problem, target)
         self.rng = generator(problem, 2)
-        self._slacks: dict[float, float] = {}
+        self.slacks: dict[float, float] = {} if slacks is None else slacks
         own = target.itself()
         self._own, self._trainable = own.parameters(), own.trainable()
 
@@ -104,10 +110,9 @@ class ModelTrial(ModuleTrial):
         much, in the widest dtype that the model takes; the logits move by m. What is allowed is four times the largest m of
         three, for each of the two, and the rounding of the logits.
         """
-        if unit not in self._slacks:
-            exact, rng = self.model(self.target.dtypes[-1]), generator(self.problem, 3)
-            inputs = self.inputs
-            values, names = exact.parameters(), exact.trainable()
+        if unit not in self.slacks:
+            exact, rng, inputs = self._scratch(), generator(self.problem, 3), self.inputs
+            values, names = exact.parameters(), self._trainable
             widest = max([max(v.shape) for n, v in values.items() if v.ndim > 1], default=1)
             moved_by = 6.0 * np.sqrt(min(widest, 4096) + inputs.length + 16.0) * unit
             base, largest = self._told(lambda: exact.run(inputs, grad=False)), 0.0
@@ -116,13 +121,18 @@ class ModelTrial(ModuleTrial):
                 change = np.abs(self._told(lambda: exact.run(inputs, grad=False)) - base)[self.rows]
                 largest = max(largest, float(change[np.isfinite(change)].max(initial=0.0)))
             size = float(np.abs(base[np.isfinite(base)]).max(initial=0.0))
-            self._slacks[unit] = 8.0 * largest + 8.0 * unit * size
-        return self._slacks[unit]
+            self.slacks[unit] = 8.0 * largest + 8.0 * unit * size
+        return self.slacks[unit]
 
-    @property
-    def allowed(self) -> float:
-        """The slack in the precision found so far; for what is compared by other means than `agree`."""
-        return self.slack(self.units[min(self.session.precision.get(self.problem.dtype, 0), len(self.units) - 1)])
+    def _scratch(self) -> ModelInstance:
+        """A copy with the problem's parameters in the widest dtype, the same one for all problems of a run."""
+        dtype = self.target.dtypes[-1]
+        if dtype not in self.session.scratch:
+            self.session.scratch[dtype] = self.target.fresh(dtype)
+        made: ModelInstance = self.session.scratch[dtype]
+        other = redrawn(self._own, self._trainable, self.problem.seed) if self.problem.redrawn else {}
+        made.set({**{n: self._own[n] for n in self._trainable}, **other})
+        return made
 
     def near(self, got: Array, want: Array, limit: float) -> bool:
         """Whether each element is within a limit; no evidence."""

@@ -99,6 +99,7 @@ class ModelWants:
     kinds: tuple[str, ...] = ("decoder", "encoder", "encoder-decoder")
     min_length: int = 1
     max_length: int = 128
+    min_source: int = 1
     min_batch: int = 1
     padding: bool | None = False
     texts: tuple[str, ...] = ("random", "random", "two tokens")
@@ -125,7 +126,7 @@ class ModelWants:
             and p.batch >= self.min_batch
             and p.dtype in target.dtypes
             and (self.dtypes is None or p.dtype in self.dtypes)
-            and (p.source == 1 or bool(target.source))
+            and (p.source >= self.min_source if target.source else p.source == 1)
             and p.padding in ("none", *paddings(target))
             and (self.padding is None or (p.padding != "none") is self.padding)
             and p.text in self.texts
@@ -160,7 +161,7 @@ def build(pick: Pick, wants: ModelWants, target: ModelTarget) -> ModelProblem:
     return ModelProblem(
         batch=pick("batch", [n for n in (1, 2, 3, 4) if n >= wants.min_batch]),
         length=pick("length", lengths(wants, target)),
-        source=pick("source", (1, 2, 3, 5, 9)) if target.source else 1,
+        source=pick("source", [n for n in (1, 2, 3, 5, 9) if n >= wants.min_source]) if target.source else 1,
         dtype=pick("dtype", [d for d in target.dtypes if wants.dtypes is None or d in wants.dtypes]),
         padding=padding,
         text=pick("text", wants.texts),
