@@ -13,7 +13,7 @@ from attnlaws.targets.probe_model_options import cross_entropy
 TWO = ModelWants(min_length=2, padding=None, max_length=33)
 
 
-@model_law("models.repeatable", "in eval mode the same tokens give the same bits", wants=TWO, exact=True, share=0.3)
+@model_law("models.repeatable", "in eval mode the same tokens give the same bits", wants=TWO, exact=True, share=0.2)
 def test_repeatable(trial: ModelTrial) -> None:
     """f(x) = f(x), bit for bit, after other tokens, other lengths, and another state of the random generator."""
     model, inputs = trial.model(), trial.inputs
@@ -72,6 +72,8 @@ def test_every_id(trial: ModelTrial) -> None:
 
 
 def _pads(target: ModelTarget) -> str | None:
+    if any(way is not None and way.kind == "by id" for way in (target.pad, target.source_pad)):
+        return "what holds the pad id is padding"
     if paddings(target) or target.ignored:
         return None
     return (
@@ -94,8 +96,7 @@ def test_pad_content(trial: ModelTrial) -> None:
     target, inputs, model = trial.target, trial.inputs, trial.model()
     if not paddings(target):
         trial.require(False, f"takes {', '.join(target.ignored)}, and a token that it hides counts as before")
-    ways = [w for w in (target.pad, target.source_pad) if w is not None and w.kind != "by id"]
-    trial.suitable(trial.problem.padding != "none" and bool(ways))
+    trial.suitable(trial.problem.padding != "none")
     for source, real in ((False, inputs.real), (True, inputs.source_real)):
         if real is None or real.all():
             continue
@@ -146,7 +147,6 @@ def test_padding(trial: ModelTrial) -> None:
 def test_mask_of_ones(trial: ModelTrial) -> None:
     """f(x, all real) = f(x)."""
     target, inputs, model = trial.target, trial.inputs, trial.model()
-    trial.suitable(any(w is not None and w.kind != "by id" for w in (target.pad, target.source_pad)))
     shown = inputs.but(real=np.ones(inputs.ids.shape, dtype=bool) if target.pad else None)
     if inputs.source is not None and target.source_pad:
         shown = shown.but(source_real=np.ones(inputs.source.shape, dtype=bool))
@@ -202,21 +202,21 @@ def test_shift(trial: ModelTrial) -> None:
 @model_law(
     "models.order",
     "a model that has positions tells the order of its tokens",
-    wants=ModelWants(min_length=3, texts=("random",), redrawn=True, max_length=9),
+    wants=ModelWants(min_length=4, min_source=3, texts=("random",), redrawn=True, max_length=9),
     applies=lambda t: None if "positions" in t.known else "nothing in it speaks of positions",
     share=0.2,
 )
 def test_order(trial: ModelTrial) -> None:
-    """f(P x) != P f(x) for tokens in another order, beyond rounding. A decoder of one layer without positions gives the last
-    logits whatever the order of the tokens before; a deeper one tells it by its mask, and nothing is shown.
+    """f(P x) != P f(x) for tokens moved round by one, beyond rounding; not backwards, which keeps distances. A decoder of one
+    layer without positions gives the last logits whatever the order of the tokens before; a deeper one tells it by its mask,
+    and nothing is shown.
     """
     target, inputs, length = trial.target, trial.inputs, trial.problem.length
-    order = (
-        np.arange(length)[::-1] if target.kind == "encoder" else np.array([*reversed(range(length - 1)), length - 1])
-    )
+    moved = length if target.kind == "encoder" else length - 1
+    order = np.array([*np.roll(np.arange(moved), 1), *range(moved, length)])
     turned, rows = inputs.but(ids=np.array(inputs.ids[:, order])), slice(-1, None)
     if target.source and inputs.source is not None:
-        turned = inputs.but(source=np.array(inputs.source[:, ::-1]))
+        turned = inputs.but(source=np.roll(inputs.source, 1, axis=1))
         trial.suitable(bool((turned.source != inputs.source).any()))
     elif target.kind == "encoder":
         rows = slice(None)
@@ -284,7 +284,7 @@ def test_loss(trial: ModelTrial) -> None:
     "models.modes",
     "training and eval, with gradients and labels or not, agree where nothing is dropped",
     wants=TWO,
-    share=0.3,
+    share=0.2,
     basis=("models.repeatable",),
 )
 def test_modes(trial: ModelTrial) -> None:
@@ -312,7 +312,7 @@ def test_modes(trial: ModelTrial) -> None:
         trial.agree(trial.run(free), first, what, rows=rows)
 
 
-@model_law("models.state-dict", "the state dict holds all that the logits depend on", exact=True, wants=TWO, share=0.3)
+@model_law("models.state-dict", "the state dict holds all that the logits depend on", exact=True, wants=TWO, share=0.2)
 def test_state_dict(trial: ModelTrial) -> None:
     """A fresh model with the state dict of another gives the same logits, bit for bit: weights, tables and all."""
     model = trial.model()
@@ -357,7 +357,7 @@ def test_tied(trial: ModelTrial) -> None:
     "models.gradients-reach",
     "every parameter gets a gradient, and it is finite",
     wants=ModelWants(min_length=3, min_source=3, texts=("random",), redrawn=True, max_length=17),
-    share=0.3,
+    share=0.2,
 )
 def test_gradients_reach(trial: ModelTrial) -> None:
     """d sum(f(x) u) / d theta exists, is finite and not 0 all over, for every parameter theta that wants one. With one token
@@ -391,6 +391,7 @@ def test_gradients_match(trial: ModelTrial) -> None:
     model = trial.model(calm=True)
     first = trial.run(model)
     upstream = trial.rng.standard_normal(first.shape) * trial.rows[..., None]
+    trial.suitable(bool(np.isfinite(first).all()))  # a padded row may be NaN, and so are its gradients
     first = np.where(trial.rows[..., None], first, 0.0)
     _, found = trial.differentiate(model, upstream)
     gradients = {name: g for name, g in found.items() if g is not None}
@@ -438,7 +439,7 @@ def test_buffers(trial: ModelTrial) -> None:
     "moved to float64 the model computes the same, and moved back it is as it was",
     wants=ModelWants(min_length=2, padding=None, dtypes=("float32",), max_length=33),
     applies=lambda t: None if "float64" in t.dtypes else "doesn't answer in float64",
-    share=0.25,
+    share=0.15,
 )
 def test_dtype_move(trial: ModelTrial) -> None:
     """One model, called in float32, moved to float64, called, moved back, called: the second is the first but for rounding in

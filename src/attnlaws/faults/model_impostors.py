@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..laws.trial import Unsuitable
 from ..targets.call import Array
 from ..targets.model_inputs import Inputs, IntArray
 from ..targets.model_instance import ModelInstance
@@ -62,6 +63,15 @@ def _without(*names: str) -> Run:
     return run
 
 
+def _unpadded(instance: ModelInstance, inputs: Inputs) -> Array:
+    """Padding counts as tokens; where that shows at no real token, as on the right of a decoder, nobody can tell."""
+    seen, unseen = instance.run(inputs, grad=False), _without("real", "source_real")(instance, inputs)
+    rows = np.ones(inputs.ids.shape, dtype=bool) if inputs.real is None else inputs.real
+    if np.abs(seen - unseen)[rows].max(initial=0.0) <= 1e-4 * np.abs(seen[rows]).max(initial=0.0):
+        raise Unsuitable
+    return unseen
+
+
 def _one_source(instance: ModelInstance, inputs: Inputs) -> Array:
     """The source is taken to be one token again and again."""
     assert inputs.source is not None
@@ -92,7 +102,7 @@ IMPOSTORS: dict[str, Impostor] = {
     "the next token seen": Impostor(run=_next),
     "the first token not seen": Impostor(run=_last),
     "samples mixed": Impostor(run=_mixed),
-    "padding not hidden": Impostor(run=_without("real", "source_real")),
+    "padding not hidden": Impostor(run=_unpadded),
     "position ids ignored": Impostor(run=_without("places")),
     "segments ignored": Impostor(run=_without("segments")),
     "the source ignored": Impostor(run=_one_source),

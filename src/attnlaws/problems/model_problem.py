@@ -34,7 +34,7 @@ class ModelProblem:
     dtype: str = "float32"
     padding: str = "none"
     text: str = "random"
-    grad: bool = True
+    grad: bool = False
     redrawn: bool = True
     seed: int = 0
 
@@ -70,8 +70,8 @@ class ModelProblem:
         ]
         if self.padding != "none":
             parts.append(f"padding {self.padding}")
-        if not self.grad:
-            parts.append("no gradients recorded")
+        if self.grad:
+            parts.append("gradients recorded")
         parts.append("other parameters" if self.redrawn else "its own parameters")
         return ", ".join(parts) + f", seed {self.seed}"
 
@@ -165,7 +165,7 @@ def build(pick: Pick, wants: ModelWants, target: ModelTarget) -> ModelProblem:
         dtype=pick("dtype", [d for d in target.dtypes if wants.dtypes is None or d in wants.dtypes]),
         padding=padding,
         text=pick("text", wants.texts),
-        grad=bool(pick("grad", (1, 0))),
+        grad=bool(pick("grad", (0, 0, 0, 1))),
         redrawn=wants.redrawn if wants.redrawn is not None else bool(pick("redrawn", (1, 1, 1, 0))),
         seed=pick("seed", range(1 << 16)),
     )

@@ -133,6 +133,8 @@ class Decoding:
         return None
 
     def _method(self, names: tuple[str, ...], *arguments: Any) -> None:
+        if isinstance(self.value, dict | list | tuple):  # whose clear() is not the cache's
+            raise NotOffered
         found = next((getattr(self.value, n) for n in names if callable(getattr(self.value, n, None))), None)
         if found is None:
             raise NotOffered

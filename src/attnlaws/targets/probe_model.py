@@ -243,7 +243,7 @@ def _lengths(target: ModelTarget) -> ModelTarget:
 def _kind(target: ModelTarget, roles: Mapping[str, str], told: Mapping[str, Any]) -> ModelTarget:
     """Decoder, encoder or both; what logits depend on. What the names say holds: laws break where the outputs don't."""
     known = dict.fromkeys(told, "declared")
-    length = min(target.longest, 33)
+    length = min(target.longest, 33 if target.reads != "last" else 9)
     found = depends(probing(target), length)
     if target.source:
         kind = "encoder-decoder"
