@@ -53,7 +53,7 @@ def _last(instance: ModelInstance, inputs: Inputs) -> Array:
 def _mixed(instance: ModelInstance, inputs: Inputs) -> Array:
     """Each sample has a little of the mean over the batch."""
     logits = instance.run(inputs, grad=False)
-    return np.asarray(logits + 0.25 * np.nanmean(logits, axis=0, keepdims=True))
+    return np.asarray(logits + 0.25 * np.nan_to_num(logits).mean(axis=0, keepdims=True))
 
 
 def _without(*names: str) -> Run:

@@ -57,11 +57,10 @@ def _ways(target: ModelTarget, roles: Mapping[str, str]) -> Iterator[CacheWay]:
 
 
 def _makers(module: Any) -> list[str]:
-    """Methods that give an empty cache, and classes of caches in the file of the model."""
+    """Methods that give an empty cache, and classes of caches that the file of the model defines or imports."""
     place = sys.modules.get(type(module).__module__)
     classes = [n for n, v in vars(place).items() if isinstance(v, type) and "cache" in n.lower()] if place else []
-    own = [n for n in classes if getattr(getattr(place, n), "__module__", None) == type(module).__module__]
-    return [n for n in MAKERS if callable(getattr(module, n, None))] + own
+    return [n for n in MAKERS if callable(getattr(module, n, None))] + classes
 
 
 def _two_chunks(target: ModelTarget, batch: int = 2, first: int = 2) -> Any:
@@ -162,7 +161,7 @@ def _answers(target: ModelTarget) -> bool:
         found = generate(target.fresh(), prompt_of(target, 2 if way.many else 1, 2), count)
     except FAILS:
         return False
-    return found.shape[1] == count or (found.shape[1] <= count and "eos" in way.roles)
+    return found.shape[1] == count or (way.returns == "all" and found.shape[1] > 0)
 
 
 def _ways_to_choose(target: ModelTarget, way: GenerateWay, method: Any) -> GenerateWay:

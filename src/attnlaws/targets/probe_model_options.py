@@ -23,6 +23,9 @@ _TIED = ("tie_word_embeddings", "tie_weights", "tied", "weight_tying", "tie_embe
 _POSITIONS = re.compile(
     r"(?<![a-z])w?pos(?:ition|_|\b|e|itional)|wpe|rope(?![a-z])|rotary|alibi|sinusoid|relative_|inv_freq", re.IGNORECASE
 )
+#: names that say that a mask is about padding: where it is taken and hides nothing, that is wrong
+_PADDING = ("attention_mask", "padding_mask", "pad_mask", "key_padding_mask", "src_key_padding_mask", "input_mask",
+            "decoder_attention_mask", "tgt_key_padding_mask", "decoder_padding_mask", "tgt_padding_mask")  # fmt: skip
 #: words of losses that are more than a cross-entropy
 _MORE = re.compile(r"label_smoothing|aux|z_loss|router|focal|kl_div|class_weight|weight=|lambda|penalty", re.IGNORECASE)
 
@@ -44,7 +47,8 @@ def find_masks(target: ModelTarget, roles: Mapping[str, str], instance: ModelIns
         found[field] = next((way for answer, way in answers if answer == best), None) if best else None
         if best is None:
             said = {answer for answer, _ in answers} - {"refused"}
-            (ignored if said == {"nothing"} else unclear).append(name)
+            useless = said == {"nothing"} or (bool(said) and name.lower() in _PADDING)
+            (ignored if useless else unclear).append(name)
     return target.but(
         pad=found["pad"], source_pad=found.get("source_pad"), ignored=tuple(ignored), unclear=tuple(unclear)
     )
@@ -207,7 +211,8 @@ def find_loss(
         loss, logits = instance.loss(inputs.but(labels=labels))
     except FAILS:
         return target.but(known={**target.known, "loss": "none"})
-    ways = [LossWay(shift, (), reduction) for shift in ("inside", "none") for reduction in ("mean", "sum")]
+    shifts = ("inside", "none") if target.kind == "decoder" else ("none",)
+    ways = [LossWay(shift, (), reduction) for shift in shifts for reduction in ("mean", "sum")]
     ways = [way for way in ways if told.get("loss") in (None, way.shift)]
     errors = [abs(cross_entropy(logits, labels, way) - loss) for way in ways]
     best = int(np.argmin(errors))
@@ -224,7 +229,7 @@ def find_loss(
 
 
 def _ignores(instance: ModelInstance, inputs: Inputs, labels: IntArray, way: LossWay, mark: int) -> bool:
-    """Whether a label of this value is left out of the mean."""
+    """Whether a label of this value is left out. A negative one that is taken is, unless it counts from the end."""
     marked = labels.copy()
     marked[0, -2:] = mark
     try:
@@ -233,10 +238,12 @@ def _ignores(instance: ModelInstance, inputs: Inputs, labels: IntArray, way: Los
         return False
     if not np.isfinite(loss):
         return False
-    counted = np.where(marked == mark, -100, marked)
-    with_it = LossWay(way.shift, (-100,), way.reduction)
-    nearest = abs(cross_entropy(logits, counted, with_it) - loss) <= 1e-4 * max(abs(loss), 1.0)
-    return bool(nearest)
+    if mark < 0:
+        last = logits.shape[-1] + mark
+        counted = np.where(marked == mark, last, marked)
+        return last < 0 or abs(cross_entropy(logits, counted, way) - loss) > 1e-4 * max(abs(loss), 1.0)
+    without = LossWay(way.shift, (mark,), way.reduction)
+    return abs(cross_entropy(logits, marked, without) - loss) <= 1e-4 * max(abs(loss), 1.0)
 
 
 def cross_entropy(logits: Array, labels: Any, way: LossWay) -> float:
