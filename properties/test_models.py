@@ -13,6 +13,16 @@ from attnlaws.targets.probe_model_options import cross_entropy
 TWO = ModelWants(min_length=2, padding=None, max_length=33)
 
 
+@model_law("models.finite", "the logits at real tokens are numbers", wants=ModelWants(padding=None), share=0.35)
+def test_finite(trial: ModelTrial) -> None:
+    """f(x)_i is not NaN where token i is real: what a row gives that sees nothing is a choice, and must not reach the others.
+    Minus infinity is a number here: a token that can't come.
+    """
+    logits = trial.run(trial.model())[trial.rows]
+    trial.evidence.add(logits.size, 0.0)
+    trial.require(not np.isnan(logits).any(), "there are NaN among the logits at real tokens")
+
+
 @model_law("models.repeatable", "in eval mode the same tokens give the same bits", wants=TWO, exact=True, share=0.2)
 def test_repeatable(trial: ModelTrial) -> None:
     """f(x) = f(x), bit for bit, after other tokens, other lengths, and another state of the random generator."""
@@ -89,6 +99,7 @@ def _pads(target: ModelTarget) -> str | None:
     wants=ModelWants(min_length=2, padding=None),
     applies=_pads,
     exact=True,
+    basis=("models.finite",),
     rejects=("padding not hidden",),
 )
 def test_pad_content(trial: ModelTrial) -> None:
@@ -112,7 +123,7 @@ def test_pad_content(trial: ModelTrial) -> None:
     "models.padding",
     "padding is as if it were not there",
     wants=ModelWants(min_length=2, padding=True),
-    basis=("models.pad-content", "models.batch"),
+    basis=("models.finite", "models.pad-content", "models.batch"),
     share=0.4,
     rejects=("padding not hidden",),
 )
@@ -172,10 +183,10 @@ def test_position_ids(trial: ModelTrial) -> None:
     """f(x, 0..L-1) = f(x), and with gaps between the places the last logits are others."""
     trial.suitable(trial.target.longest >= 2 * trial.problem.length)
     model, inputs, length = trial.model(trial.target.dtypes[-1], calm=True), trial.inputs, trial.problem.length
-    rows = np.broadcast_to(np.arange(length), inputs.ids.shape)
+    rows = np.broadcast_to(np.arange(length), inputs.ids.shape) + trial.target.first_place
     told, first = trial.run(model, inputs.but(places=rows)), trial.run(model)
     trial.agree(told, first, "position ids 0, 1, 2, ... give other logits than none", hoped=True)
-    moved = trial.run(model, inputs.but(places=np.array(2 * rows)))
+    moved = trial.run(model, inputs.but(places=2 * rows - trial.target.first_place))
     trial.require(bool((moved[:, -1] != first[:, -1]).any()), "position ids change nothing")
 
 
@@ -192,6 +203,7 @@ def test_shift(trial: ModelTrial) -> None:
     trial.suitable(trial.target.longest > trial.problem.length)
     model, inputs = trial.model(), trial.inputs
     places = np.array(np.broadcast_to(np.arange(trial.problem.length), inputs.ids.shape), dtype=np.int64)
+    places += trial.target.first_place
     by = int(trial.rng.integers(1, trial.target.longest - trial.problem.length + 1))
     moved = trial.run(model, inputs.but(places=places + by))
     trial.agree(
@@ -440,6 +452,7 @@ def test_buffers(trial: ModelTrial) -> None:
     wants=ModelWants(min_length=2, padding=None, dtypes=("float32",), max_length=33),
     applies=lambda t: None if "float64" in t.dtypes else "doesn't answer in float64",
     share=0.15,
+    basis=("models.finite", "models.padding"),
 )
 def test_dtype_move(trial: ModelTrial) -> None:
     """One model, called in float32, moved to float64, called, moved back, called: the second is the first but for rounding in

@@ -428,6 +428,13 @@ class PaddingOfTheFirst(SmallGPT):
         return super().masked(hidden, None if mask is None else mask[:1])
 
 
+@wrong("models.finite", "rows that see nothing are NaN, in float64 alone: the lowest number of float64 in float32")
+class LowestNumberOfAnother(SmallGPT):
+    def weights(self, scores: Tensor, hidden: Tensor) -> Tensor:
+        lowest = torch.finfo(scores.dtype).min
+        return torch.softmax(scores.masked_fill(hidden, lowest), -1, dtype=torch.float32).to(scores.dtype)
+
+
 @wrong("models.pad-content", "the first layer alone hides padding")
 class PaddingInTheFirstLayer(SmallGPT):
     calls = 0

@@ -107,26 +107,31 @@ class ModelTrial(ModuleTrial):
 
         A chain of products and sums of length n gives the exact result for parameters that are moved by a relative
         lambda sqrt(n) u at most, with lambda = 6 but for chance 1e-7 (Higham & Mary 2019). They are moved at random by that
-        much, in the widest dtype that the model takes; the logits move by m. What is allowed is four times the largest m of
-        three, for each of the two, and the rounding of the logits.
+        much, in the widest dtype in which the logits are numbers; the logits move by m. What is allowed is four times the largest
+        m of three, for each of the two, and the rounding of the logits.
         """
         if unit not in self.slacks:
-            exact, rng, inputs = self._scratch(), generator(self.problem, 3), self.inputs
-            values, names = exact.parameters(), self._trainable
-            widest = max([max(v.shape) for n, v in values.items() if v.ndim > 1], default=1)
-            moved_by = 6.0 * np.sqrt(min(widest, 4096) + inputs.length + 16.0) * unit
-            base, largest = self._told(lambda: exact.run(inputs, grad=False)), 0.0
-            for _ in range(3):
-                exact.set({n: values[n] * (1.0 + moved_by * rng.uniform(-1, 1, values[n].shape)) for n in names})
-                change = np.abs(self._told(lambda: exact.run(inputs, grad=False)) - base)[self.rows]
-                largest = max(largest, float(change[np.isfinite(change)].max(initial=0.0)))
-            size = float(np.abs(base[np.isfinite(base)]).max(initial=0.0))
-            self.slacks[unit] = 8.0 * largest + 8.0 * unit * size
+            limits = (self._moved(dtype, unit) for dtype in reversed(self.target.dtypes))
+            self.slacks[unit] = next((limit for limit in limits if limit is not None), 0.0)
         return self.slacks[unit]
 
-    def _scratch(self) -> ModelInstance:
-        """A copy with the problem's parameters in the widest dtype, the same one for all problems of a run."""
-        dtype = self.target.dtypes[-1]
+    def _moved(self, dtype: str, unit: float) -> float | None:
+        """The slack measured in one dtype; None where a logit is NaN in it."""
+        exact, rng, inputs = self._scratch(dtype), generator(self.problem, 3), self.inputs
+        values, names = exact.parameters(), self._trainable
+        base = self._told(lambda: exact.run(inputs, grad=False))[self.rows]
+        if np.isnan(base).any():
+            return None
+        widest = max([max(v.shape) for v in values.values() if v.ndim > 1], default=1)
+        moved_by, largest = 6.0 * np.sqrt(min(widest, 4096) + inputs.length + 16.0) * unit, 0.0
+        for _ in range(3):
+            exact.set({n: values[n] * (1.0 + moved_by * rng.uniform(-1, 1, values[n].shape)) for n in names})
+            change = np.abs(self._told(lambda: exact.run(inputs, grad=False))[self.rows] - base)
+            largest = max(largest, float(change[np.isfinite(change)].max(initial=0.0)))
+        return 8.0 * largest + 8.0 * unit * float(np.abs(base[np.isfinite(base)]).max(initial=0.0))
+
+    def _scratch(self, dtype: str) -> ModelInstance:
+        """A copy with the problem's parameters, the same one for all problems of a run."""
         if dtype not in self.session.scratch:
             self.session.scratch[dtype] = self.target.fresh(dtype)
         made: ModelInstance = self.session.scratch[dtype]
@@ -173,6 +178,6 @@ class ModelTrial(ModuleTrial):
 
     def placed(self, inputs: Inputs) -> Inputs:
         """The inputs with position ids that count the real tokens alone, where the model takes them."""
-        return (
-            inputs.but(places=places_of(inputs.real)) if self.target.positions and inputs.real is not None else inputs
-        )
+        if not self.target.positions or inputs.real is None:
+            return inputs
+        return inputs.but(places=places_of(inputs.real) + self.target.first_place)

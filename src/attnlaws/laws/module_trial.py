@@ -62,9 +62,9 @@ class ModuleTrial:
         self._break(got, want, np.full(got.shape, limit), what, chosen)
 
     def equal(self, got: Array, want: Array, what: str, rows: BoolArray | None = None) -> None:
-        """Bit for bit."""
+        """Bit for bit; NaN is NaN, which other laws forbid where it may not be."""
         chosen = np.ones(got.shape[:2], dtype=bool) if rows is None else rows
-        if not np.array_equal(got[chosen], want[chosen]):
+        if not np.array_equal(got[chosen], want[chosen], equal_nan=True):
             self._break(got, want, np.zeros(got.shape), what, chosen)
         self.evidence.add(got[chosen].size, 0.0)
 

@@ -45,7 +45,10 @@ def _rows(target: ModelTarget) -> list[tuple[str, str]]:
     if left:
         rows.append(("padding on the left", left))
     if target.positions:
-        rows.append(("position ids", f"{target.positions} ({', '.join(target.positions_shape)}), {target.placed}"))
+        first = f", from {target.first_place} on" if target.first_place else ""
+        rows.append(
+            ("position ids", f"{target.positions} ({', '.join(target.positions_shape)}), {target.placed}{first}")
+        )
     if target.segments:
         rows.append(("segments", f"{target.segments}, {target.segment_count} of them"))
     if target.labels:

@@ -133,6 +133,8 @@ class ModelTarget:
     unclear: tuple[str, ...] = ()
     positions: str = ""
     positions_shape: str = "BL"
+    #: the position id of the first token
+    first_place: int = 0
     #: "relative", "absolute", "none" or "unknown": what was found of where tokens stand
     placed: str = "unknown"
     #: "absent": padding on the left is as if it were not there; "counts": it takes positions; "unknown"

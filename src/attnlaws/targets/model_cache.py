@@ -50,7 +50,7 @@ class Decoding:
         places = None
         if real is not None:
             self.real = np.concatenate([seen, real], axis=1)
-            places = places_of(self.real)[:, -length:] if target.positions else None
+            places = places_of(self.real)[:, -length:] + target.first_place if target.positions else None
         inputs = Inputs(
             ids, real=self.real, places=places, source=self.frame.source, source_real=self.frame.source_real
         )

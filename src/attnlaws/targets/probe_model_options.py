@@ -13,7 +13,7 @@ from .call import Array, TargetRaised, WrongResult
 from .model import PAD_KINDS, PAD_SHAPES, LossWay, ModelTarget, PadWay
 from .model_inputs import Inputs, IntArray
 from .model_instance import ModelInstance
-from .trying_model import changed, plain_inputs
+from .trying_model import changed, plain_inputs, probing
 
 FAILS = (TargetRaised, WrongResult)
 #: attributes that say that weights are tied
@@ -111,28 +111,47 @@ def find_places(
     target: ModelTarget, roles: Mapping[str, str], instance: ModelInstance, told: Mapping[str, Any]
 ) -> ModelTarget:
     """The target with its position ids, and what is known of where tokens stand."""
-    inputs = plain_inputs(target, 2, 3)
-    name, way = roles.get("positions"), ""
+    name = roles.get("positions")
     if name is not None and name not in target.fixed:
-        base = instance.run(inputs)
-        for shape in ("BL", "1L", "L"):
-            asking = ModelInstance(target.but(positions=name, positions_shape=shape), instance.module, instance.dtype)
-            try:
-                got = asking.run(inputs.but(places=np.array([[0, 1, 2], [0, 1, 2]])))
-            except FAILS:
-                continue
-            way = shape
-            if _near(got, base, instance):
-                break
-    if way and name is not None:
-        target = target.but(positions=name, positions_shape=way)
-    elif name is not None and name not in target.fixed:
-        target = target.but(unclear=(*target.unclear, name))
+        target = _position_ids(target, name, instance)
     asking = ModelInstance(target, instance.module, instance.dtype)
     if word := _speaks_of_positions(target.module):
         target = target.but(known={**target.known, "positions": word})
     target = target.but(placed=_placed(target, asking))
-    return target.but(left_padding=told.get("left_padding") or _left_padding(target, asking))
+    return target.but(left_padding=told.get("left_padding") or _left_padding(target))
+
+
+def _position_ids(target: ModelTarget, name: str, instance: ModelInstance) -> ModelTarget:
+    """The target with the shape of its position ids, and the one of the first token: 0, or the one after the pad id, as in
+    RoBERTa. Where distances are biases (ALiBi), ids that change nothing are no positions.
+    """
+    inputs = plain_inputs(target, 2, 3)
+    base = instance.run(inputs)
+    way: tuple[str, int] | None = None
+    for first in (0, *(() if target.pad_id is None else (target.pad_id + 1,))):
+        for shape in ("BL", "1L", "L"):
+            asking = ModelInstance(target.but(positions=name, positions_shape=shape), instance.module, instance.dtype)
+            try:
+                got, gaps = (
+                    asking.run(inputs.but(places=np.array(2 * [[first, first + n, first + 2 * n]]))) for n in (1, 2)
+                )
+            except FAILS:
+                continue
+            if np.array_equal(got, gaps) and _biased_by_distance(target.module):
+                return target.but(known={**target.known, name: "changes nothing: distances are biases"})
+            if _near(got, base, instance):
+                return target.but(positions=name, positions_shape=shape, first_place=first)
+            way = way or (shape, first)
+    if way is None:
+        return target.but(unclear=(*target.unclear, name))
+    return target.but(positions=name, positions_shape=way[0], first_place=way[1])
+
+
+def _biased_by_distance(module: Any) -> bool:
+    """Whether a model says that it has ALiBi or biases of relative positions."""
+    config = getattr(module, "config", None)
+    names = [n for n, _ in module.named_modules()] + [n for n, _ in module.named_buffers()]
+    return getattr(config, "alibi", None) is True or any(re.search("alibi|relative", n, re.IGNORECASE) for n in names)
 
 
 def _speaks_of_positions(module: Any) -> str:
@@ -148,19 +167,20 @@ def _placed(target: ModelTarget, instance: ModelInstance) -> str:
         return "unknown"
     one = plain_inputs(target, 1, 1)
     try:
-        here, there = (instance.run(one.but(places=np.array([[n]]))) for n in (0, 3))
+        here, there = (instance.run(one.but(places=np.array([[target.first_place + n]]))) for n in (0, 3))
     except FAILS:
         return "unknown"
     return "relative" if _near(here, there, instance) else "absolute"
 
 
-def _left_padding(target: ModelTarget, instance: ModelInstance) -> str:
+def _left_padding(target: ModelTarget) -> str:
     """What a token alone gives behind two padded ones: as if they were not there, or as at its place in the row."""
     if target.pad is None or target.pad.kind == "by id" or target.longest < 3:
         return "unknown"
+    instance = probing(target, target.dtypes[0])
     inputs = plain_inputs(target, 1, 3)
     real = np.array([[False, False, True]])
-    places = np.array([[0, 0, 0]]) if target.positions else None
+    places = np.full((1, 3), target.first_place) if target.positions else None
     try:
         alone = instance.run(inputs.cut(slice(2, 3)))
         behind = instance.run(inputs.but(real=real, places=places))[:, 2:]
@@ -184,6 +204,8 @@ def find_segments(target: ModelTarget, roles: Mapping[str, str], instance: Model
     asking = ModelInstance(target.but(segments=name), instance.module, instance.dtype)
     inputs = plain_inputs(target, 1, 3)
     count = 0
+    if getattr(getattr(target.module, "config", None), "type_vocab_size", 2) < 2:
+        return target
     for n in range(4):
         try:
             asking.run(inputs.but(segments=np.full((1, 3), n)))
@@ -277,6 +299,9 @@ def find_tied(target: ModelTarget, told: Mapping[str, Any]) -> ModelTarget:
     groups = tuple(target.itself().shared())
     holders = (("", target.module), ("config.", getattr(target.module, "config", None)))
     said = [where + name for where, holder in holders for name in _TIED if getattr(holder, name, None) is True]
+    tables = [v.shape for v in target.itself().parameters().values() if v.ndim == 2 and target.vocabulary in v.shape]
+    if not groups and len(tables) < 2:  # a model without a head, such as GPT2Model
+        said = []
     if told.get("tied") == "yes":
         said = ["declared"]
     if told.get("tied") == "no":

@@ -12,9 +12,9 @@ from .model_instance import ModelInstance
 from .redraw import CALM, redrawn
 
 
-def probing(target: ModelTarget) -> ModelInstance:
+def probing(target: ModelTarget, dtype: str | None = None) -> ModelInstance:
     """A copy with calm parameters, in the widest dtype that it takes, for looking at what depends on what."""
-    instance = target.fresh(target.dtypes[-1])
+    instance = target.fresh(dtype or target.dtypes[-1])
     instance.set(redrawn(instance.parameters(), instance.trainable(), 3, size=CALM))
     return instance
 
