@@ -33,9 +33,11 @@ A law compares with the float64 oracle, or it relates outputs of the target to e
 equal bits; where rounding may legitimately differ, the report counts how often that was so. A law that says nothing about
 a target, because the target doesn't take the option, is *not applicable*. It is then grey, and never counts as held.
 
-The laws under `layers` are about modules from (B, L, E) to (B, L, E'); there x is the input and y the output. Those under `rope`,
-`alibi`, `buckets`, `sinusoids`, `norm`, `loss`, `sampling`, `corruption`, `initial`, `dropping` and `depth` are about parts of models
-(`--as`). All others are about functions of query, key and value. What is said of chance is tried as docs/chance.md says.
+The laws under `layers` are about modules from (B, L, E) to (B, L, E'); there x is the input and y the output. Those under
+`models`, `gpt`, `bert`, `t5`, `cache` and `generation` are about modules from tokens (B, L) to logits (B, L, V); there x are the
+tokens and f(x) the logits. Those under `rope`, `alibi`, `buckets`, `sinusoids`, `norm`, `loss`, `sampling`, `corruption`, `initial`,
+`dropping` and `depth` are about parts of models (`--as`). All others are about functions of query, key and value. What is said of
+chance is tried as docs/chance.md says.
 """
 
 CONVENTIONS = """# Conventions

@@ -10,21 +10,22 @@ from typing import Any
 from .report.case import FOLDER, write_case
 from .report.script import write_script
 from .run.check import run_checks, select
-from .run.check_layer import run_layer_checks
+from .run.check_module import run_module_checks
 from .run.check_part import run_part_checks
 from .run.diff import PROBLEMS, Difference, run_diff
 from .run.ledger import COULD_NOT_TELL, HELD, NOT_APPLICABLE, Report
-from .targets.address import kind_at, load_target, locate
+from .targets.address import adapt_module, kind_at, load_target
 from .targets.build import is_layer, makes_layer, resolved
 from .targets.conventions import declared
 from .targets.layer import LayerTarget
+from .targets.model import ModelTarget
 from .targets.part import Part, taken_as
 from .targets.probe import adapt
-from .targets.probe_layer import adapt_layer
+from .targets.probe_model import takes_tokens
 from .targets.signature import CannotAdapt
 from .targets.target import Target
 
-AnyTarget = Target | LayerTarget | Part
+AnyTarget = Target | LayerTarget | ModelTarget | Part
 
 
 def target_of(
@@ -33,24 +34,26 @@ def target_of(
     device: str = "cpu",
     conventions: Mapping[str, str] | None = None,
     layer: Mapping[str, Any] | None = None,
+    model: Mapping[str, Any] | None = None,
     part: str | None = None,
 ) -> AnyTarget:
     """A target out of a function, a module, a name, or a target. Conventions are declared here, or found by the probe;
-    `layer` declares those of a layer; `part` says that it is a part of a model, and of which kind ("sampler", "rotation", ...).
+    `layer` declares those of a layer, `model` those of a model; `part` says that it is a part of a model, and of which kind
+    ("sampler", "rotation", ...).
 
     Raises CannotAdapt, NoSuchTarget or UnknownChoice.
     """
     if part is not None:
-        named = isinstance(target, str)
-        return taken_as(part, target if named else _name(target), locate(target) if named else target)
-    if isinstance(target, Target | LayerTarget | Part):
+        return load_target(f"{target} as {part}") if isinstance(target, str) else taken_as(part, _name(target), target)
+    if isinstance(target, AnyTarget):
         return target
     if isinstance(target, str):
         return load_target(target, device=device)
     made = resolved(target, None, getattr(target, "__qualname__", type(target).__qualname__))
     if made is not None:
         kind = type(made[0])
-        return adapt_layer(*made, name=f"{kind.__module__}:{kind.__qualname__}", device=device, declared=layer)
+        name = f"{kind.__module__}:{kind.__qualname__}"
+        return adapt_module(*made, name=name, device=device, layer=layer or {}, model=model or {})
     return adapt(target, name=_name(target), device=device, declared=declared(dict(conventions or {})))
 
 
@@ -71,31 +74,34 @@ def check(
     dtypes: Sequence[str] | None = None,
     conventions: Mapping[str, str] | None = None,
     layer: Mapping[str, Any] | None = None,
+    model: Mapping[str, Any] | None = None,
     part: str | None = None,
 ) -> Report:
-    """Try every law on an attention function or a layer; the report prints itself.
+    """Try every law on an attention function, a layer or a model; the report prints itself.
 
-    `target` is a function of query, key, value and options, a module from (B, L, E) to (B, L, E), or the name of one. `part` says that
-    it is a part of a model, such as "sampler" or "rotation". `laws` are names or families, `profile` is "quick" or "full", `budget` a time in seconds. Example: attnlaws.check(my_attention).raise_for_failures()
+    `target` is a function of query, key, value and options, a module from (B, L, E) to (B, L, E), one from tokens (B, L) to
+    logits (B, L, V), or the name of one. `part` says that it is a part of a model, such as "sampler" or "rotation". `laws` are names
+    or families, `profile` is "quick" or "full", `budget` a time in seconds.
+    Example: attnlaws.check(my_attention).raise_for_failures()
     """
-    made = target_of(target, device=device, conventions=conventions, layer=layer, part=part)
+    made = target_of(target, device=device, conventions=conventions, layer=layer, model=model, part=part)
     return run(made, laws=laws, profile=profile, budget=budget, seed=seed, dtypes=dtypes)
 
 
 def run(target: AnyTarget, **options: Any) -> Report:
     """The laws of its kind on a target; the options are those of `run_checks`."""
-    if isinstance(target, LayerTarget):
-        return run_layer_checks(target, **options)
+    if isinstance(target, Target):
+        return run_checks(target, **options)
     if isinstance(target, Part):
         return run_part_checks(target, **options)
-    return run_checks(target, **options)
+    return run_module_checks(target, **options)
 
 
 def function_of(target: Any, *, device: str = "cpu", conventions: Mapping[str, str] | None = None) -> Target:
-    """A target that is a function of query, key and value. Raises CannotAdapt for a layer."""
+    """A target that is a function of query, key and value. Raises CannotAdapt for a layer or a model."""
     made = target_of(target, device=device, conventions=conventions)
     if not isinstance(made, Target):
-        raise CannotAdapt(f"{made.name} is no attention function; this takes functions of query, key and value")
+        raise CannotAdapt(f"{made.name} is a {made.LAWS}; this takes functions of query, key and value")
     return made
 
 
@@ -160,13 +166,15 @@ def parametrize(target: Any, *, laws: Sequence[str] | None = None, profile: str 
 
 
 def kind_of(target: Any) -> str:
-    """The kind of law for a target that is not adapted yet: "layer", "part" or "attention"."""
+    """The kind of law for a target that is not adapted yet: "model", "layer", "part" or "attention"."""
     if isinstance(target, str):
         return kind_at(target)
-    if isinstance(target, Part | Target):
-        return "part" if isinstance(target, Part) else "attention"
-    layer = isinstance(target, LayerTarget) or is_layer(target) or makes_layer(target, "the factory")
-    return "layer" if layer else "attention"
+    if isinstance(target, AnyTarget):
+        return target.LAWS
+    if is_layer(target) or makes_layer(target, "the factory"):
+        made = resolved(target, None, getattr(target, "__qualname__", type(target).__qualname__))
+        return "model" if made is not None and takes_tokens(made[0]) else "layer"
+    return "attention"
 
 
 def conclude(report: Report, folder: Path | None = None) -> None:

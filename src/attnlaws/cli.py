@@ -196,7 +196,7 @@ def _check_one(options: argparse.Namespace, name: str) -> int:
 
     progress = Progress()
     progress.say(f"{name}: importing and probing")
-    target = api.target_of(name, device=options.device, part=options.part)
+    target = api.target_of(f"{name} as {options.part}" if options.part else name, device=options.device)
     dtypes = [d for given in options.dtype or [] for d in given.split(",")] or None
 
     def show(report: Report) -> None:
@@ -415,8 +415,9 @@ def _replay(options: argparse.Namespace) -> int:
     from .laws.load import laws_of
     from .report.case import read_case
     from .run.check import UnknownLaw, replay
-    from .run.check_layer import explained
-    from .targets.layer import LayerTarget
+    from .run.check_module import ready
+    from .targets.part import Part
+    from .targets.target import Target
 
     case = read_case(Path(options.case))
     laws = laws_of()
@@ -427,10 +428,10 @@ def _replay(options: argparse.Namespace) -> int:
         raise _Usage("the case names no target (it was given as an object); pass --target pkg.mod:attr")
     target = api.target_of(name, device=options.device)
     law = laws[case.law]
-    if law.kind != api.kind_of(target):
+    if law.kind != target.LAWS:
         raise _Usage(f"{case.law} is no law for {name}")
-    if isinstance(target, LayerTarget):
-        target = explained(target)[0]
+    if not isinstance(target, Target | Part):
+        target = ready(target)[0]
     failure = replay(law, target, case.problem)
     print(f"{case.law} on {name}\n    {case.problem.describe()}")
     if failure is None:

@@ -20,7 +20,8 @@ SHIPPED = (
 SHIPPED_LAYERS = (
     "attnlaws.reference.heads:MultiHeadAttention(d_in=10, d_out=12, context_length=40, num_heads=3, qkv_bias=True)",
 )
-FIXTURES = {"attention_law": "attention", "layer_law": "layer", "part_law": "part"}
+SHIPPED_MODELS: tuple[str, ...] = ()
+FIXTURES = {"attention_law": "attention", "layer_law": "layer", "model_law": "model", "part_law": "part"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -50,7 +51,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     for fixture, kind in FIXTURES.items():
         if fixture in metafunc.fixturenames:
             law = getattr(metafunc.function, "law", None)
-            names = _shipped_parts(metafunc.config, law) if kind == "part" else _targets(metafunc.config, kind)
+            given = metafunc.config.getoption("attn_target")
+            names = _shipped_parts(law) if kind == "part" and not given else _targets(metafunc.config, kind)
             targets: list[str | None] = [*names] or [None]  # None: taken out below
             metafunc.parametrize(fixture, targets, indirect=True, ids=[str(t) for t in targets], scope="session")
 
@@ -61,17 +63,15 @@ def _targets(config: pytest.Config, kind: str) -> list[str]:
 
     given = config.getoption("attn_target")
     if not given:
-        return list(SHIPPED if kind == "attention" else SHIPPED_LAYERS)
+        return list({"attention": SHIPPED, "layer": SHIPPED_LAYERS, "model": SHIPPED_MODELS}[kind])
     found = config.stash.setdefault(_KINDS, {})
     return [name for name in given if found.setdefault(name, kind_at(name)) == kind]
 
 
-def _shipped_parts(config: pytest.Config, law: Any) -> list[str]:
-    """The parts of the reference that a law is about, where no target is given."""
+def _shipped_parts(law: Any) -> list[str]:
+    """The parts of the reference that a law is about."""
     from .targets.shipped_parts import shipped_parts
 
-    if config.getoption("attn_target") or law is None:
-        return []
     return [name for name, part in shipped_parts().items() if part.kind in law.parts]
 
 
@@ -109,6 +109,12 @@ def layer_law(request: pytest.FixtureRequest, _attention_targets: dict[str, Any]
 @pytest.fixture(scope="session")
 def part_law(request: pytest.FixtureRequest, _attention_targets: dict[str, Any]) -> Callable[[AnyLaw], None]:
     """The same for a law of parts."""
+    return _attempt(request, _attention_targets)
+
+
+@pytest.fixture(scope="session")
+def model_law(request: pytest.FixtureRequest, _attention_targets: dict[str, Any]) -> Callable[[AnyLaw], None]:
+    """The same for a law of models."""
     return _attempt(request, _attention_targets)
 
 

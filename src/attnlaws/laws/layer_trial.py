@@ -17,16 +17,16 @@ from ..targets.initial import sample, slots
 from ..targets.instance import Instance
 from ..targets.layer import Dependence, LayerTarget
 from ..targets.layer_weights import Computed, Slot, oracle_layer
-from .trial import Broken, Crashed, Evidence, Refused, Session, Unsuitable, worst
+from .module_trial import UNITS, ModuleTrial
+from .trial import Crashed, Evidence, Refused, Session, worst
 
-UNITS = {"float32": (2.0**-24,), "float64": (2.0**-53, 2.0**-24)}
 
-
-class LayerTrial:
+class LayerTrial(ModuleTrial):
     """One law on one problem of a layer: the input `x`, what is real of it, and copies of the module."""
 
     def __init__(self, target: LayerTarget, problem: LayerProblem, session: Session, evidence: Evidence) -> None:
-        self.target, self.problem, self.session, self.evidence = target, problem, session, evidence
+        super().__init__(problem, session, evidence)
+        self.target = target
         self.x: Array = tokens(problem, target.width)
         self.rng = generator(problem, 2)
         self.padding = padding_of(problem)
@@ -126,43 +126,6 @@ class LayerTrial:
         size = float(np.abs(base[np.isfinite(base)]).max(initial=0.0))
         return 8.0 * largest + 8.0 * unit * size
 
-    def agree(
-        self,
-        got: Array,
-        want: Array,
-        what: str,
-        *,
-        hoped: bool = False,
-        rows: BoolArray | None = None,
-        times: float = 1.0,
-    ) -> None:
-        """Two outputs that are equal in exact arithmetic: the same bits, or within the slack, or so many times it where one
-        is a sum of so many outputs. `rows` (B, L) are compared.
-        """
-        chosen = np.ones(got.shape[:2], dtype=bool) if rows is None else rows
-        first, second = got[chosen], want[chosen]
-        if np.array_equal(first, second):
-            self.evidence.add(first.size, 0.0)
-            return
-        self.evidence.not_exact += hoped
-        found = self.session.precision.get(self.problem.dtype, 0)
-        for step, unit in enumerate(self.units[found:]):
-            limit = times * self.slack(unit)
-            ratio, _, _ = worst(first, second, np.full(first.shape, limit))
-            if ratio <= 1.0:
-                if step:
-                    self.session.precision[self.problem.dtype] = found + step
-                self.evidence.add(first.size, ratio)
-                return
-        self._break(got, want, np.full(got.shape, limit), what, chosen)
-
-    def equal(self, got: Array, want: Array, what: str, rows: BoolArray | None = None) -> None:
-        """Bit for bit."""
-        chosen = np.ones(got.shape[:2], dtype=bool) if rows is None else rows
-        if not np.array_equal(got[chosen], want[chosen]):
-            self._break(got, want, np.zeros(got.shape), what, chosen)
-        self.evidence.add(got[chosen].size, 0.0)
-
     def within(self, got: Array, want: Array, allowed: Array, rows: BoolArray | None = None) -> bool:
         """Each element within its bound; False, without evidence, where one is not."""
         chosen = np.ones(got.shape[:2], dtype=bool) if rows is None else rows
@@ -171,28 +134,6 @@ class LayerTrial:
             return False
         self.evidence.add(got[chosen].size, ratio)
         return True
-
-    def _break(self, got: Array, want: Array, allowed: Array, what: str, rows: BoolArray) -> None:
-        shown = rows[..., None] & np.ones(got.shape, dtype=bool)
-        _, index, limit = worst(np.where(shown, got, 0.0), np.where(shown, want, 0.0), allowed)
-        place = f"out[{', '.join(map(str, index))}]"
-        self.evidence.add(int(shown.sum()), 0.0)
-        raise Broken(what, got=float(got[index]), want=float(want[index]), allowed=limit, where=place, index=index)
-
-    def broken(self, got: Array, want: Array, allowed: Array, what: str, rows: BoolArray | None = None) -> None:
-        """Raise Broken with the worst element."""
-        self._break(got, want, allowed, what, np.ones(got.shape[:2], dtype=bool) if rows is None else rows)
-
-    def require(self, holds: bool, what: str) -> None:
-        """A plain condition."""
-        self.evidence.add(1, 0.0)
-        if not holds:
-            raise Broken(what)
-
-    def suitable(self, condition: bool) -> None:
-        """Leave this problem alone unless it can show something."""
-        if not condition:
-            raise Unsuitable
 
     def _impostors(self, exact: Computed, allowed: Array, values: dict[str, Array]) -> None:
         """Hold trivial wrong answers against the same bound, where the problem can show them."""
@@ -206,12 +147,7 @@ class LayerTrial:
                 tally[0] += 1
                 tally[1] += worst(answer[real], exact.output[real], allowed[real])[0] > 1.0
 
-    # -- gradients and moves -----------------------------------------------------------------------------------------
-
-    @property
-    def units(self) -> tuple[float, ...]:
-        """The unit roundoffs that may be the layer's in this dtype, the strictest first."""
-        return UNITS[self.problem.dtype]
+    # -- gradients -------------------------------------------------------------------------------------------------
 
     def differentiate(self, layer: Instance, upstream: Array) -> tuple[Array, dict[str, Array | None], Array | None]:
         """Output and gradients for the problem's input. Raises Crashed where the layer has none."""
@@ -219,22 +155,6 @@ class LayerTrial:
             return layer.gradients(self.x, upstream, self.visible(), self.flag)
         except (TargetRaised, WrongResult) as failure:
             raise Crashed(f"for its gradients: {failure}", None) from failure
-
-    def move(self, layer: Instance, dtype: str) -> None:
-        """module.to(dtype). Raises Crashed."""
-        try:
-            layer.to(dtype)
-        except TargetRaised as failure:
-            raise Crashed(f"moved to {dtype}: {failure}", None) from failure
-
-    def close(self, got: float, wanted: list[tuple[float, float]], what: str) -> None:
-        """One number near the first of these that fits, each with its limit."""
-        for want, limit in wanted:
-            if abs(got - want) <= limit:
-                self.evidence.add(1, abs(got - want) / limit if limit else 0.0)
-                return
-        self.evidence.add(1, 0.0)
-        raise Broken(what, got=got, want=wanted[0][0], allowed=wanted[0][1], where="slope")
 
     # -- other builds ------------------------------------------------------------------------------------------------
 

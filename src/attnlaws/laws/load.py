@@ -8,6 +8,7 @@ from pathlib import Path
 
 from .law import LAWS, AnyLaw, Law
 from .layer_law import LAYER_LAWS
+from .model_law import MODEL_LAWS
 from .part_law import PART_LAWS
 
 FOLDERS = ("properties", "statistics")
@@ -33,12 +34,14 @@ def load_laws() -> dict[str, Law]:
 
 
 def laws_of(kind: str | None = None) -> dict[str, AnyLaw]:
-    """The laws of one kind of target, "attention", "layer" or "part", or all."""
+    """The laws of one kind of target, "attention", "layer", "model" or "part", or all."""
     found: dict[str, AnyLaw] = dict(load_laws()) if kind in ("attention", None) else {}
     _import()
-    layers: dict[str, AnyLaw] = {**LAYER_LAWS} if kind in ("layer", None) else {}
-    parts: dict[str, AnyLaw] = {**PART_LAWS} if kind in ("part", None) else {}
-    return {**found, **layers, **parts}
+    found.update(LAYER_LAWS if kind in ("layer", None) else {})
+    if kind in ("model", None):
+        found.update({name: MODEL_LAWS[name] for name in sorted(MODEL_LAWS, key=_model_order)})
+    found.update(PART_LAWS if kind in ("part", None) else {})
+    return found
 
 
 def _import() -> None:
@@ -75,3 +78,11 @@ def _order(name: str) -> tuple[int, str]:
     """Basic families first, so that the report reads from causes to consequences."""
     family = name.split(".")[0]
     return (_FAMILIES.index(family) if family in _FAMILIES else len(_FAMILIES), "")
+
+
+_OF_MODELS = ("models", "gpt", "bert", "t5", "cache", "generation")
+
+
+def _model_order(name: str) -> int:
+    """What holds of all models first, then what is about kinds of them, then decoding."""
+    return _OF_MODELS.index(name.split(".")[0])

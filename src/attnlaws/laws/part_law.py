@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -13,37 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 from ..judge.chance import generator
+from ..problems.part_problem import PartProblem
 from ..targets.call import Array, TargetRaised
 from ..targets.part import Part
 from .trial import Broken, Crashed, Evidence, Session, worst
-
-
-@dataclass(frozen=True, order=True)
-class PartProblem:
-    """A law of a part chooses its own inputs; a problem is a seed."""
-
-    seed: int = 0
-
-    @property
-    def size(self) -> int:
-        """Nothing to shrink."""
-        return 1
-
-    def but(self, **changes: Any) -> PartProblem:
-        """This problem with some fields changed."""
-        return replace(self, **changes)
-
-    def describe(self) -> str:
-        """One line."""
-        return f"seed {self.seed}"
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain JSON types."""
-        return {"seed": self.seed}
-
-    def smaller(self) -> Iterator[PartProblem]:
-        """None."""
-        return iter(())
 
 
 class PartTrial:

@@ -89,12 +89,14 @@ class Evidence:
 
 @dataclass
 class Session:
-    """What a whole run shares: the precision found so far for each dtype, and impostors met."""
+    """What a whole run shares: the precision found so far for each dtype, impostors met, copies to measure on."""
 
     precision: dict[str, int] = field(default_factory=dict)
     impostors: dict[str, list[int]] = field(default_factory=dict)
     #: samples that several laws of chance look at
     kept: dict[str, dict[str, Array]] = field(default_factory=dict)
+    #: copies of a module that are used again and again to measure what rounding does, by dtype
+    scratch: dict[str, Any] = field(default_factory=dict)
 
 
 class Trial:

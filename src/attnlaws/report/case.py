@@ -8,10 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from ..problems.layer_problem import LayerProblem
+from ..problems.model_problem import ModelProblem
+from ..problems.part_problem import PartProblem
 from ..problems.problem import CASE_FORMAT, CorruptCase, Problem
 from ..run.ledger import Report, Verdict
 
 FOLDER = ".attnlaws"
+PART_FAMILIES = (
+    "rope", "alibi", "buckets", "sinusoids", "norm", "loss", "sampling", "corruption", "initial", "dropping", "depth",
+)  # fmt: skip
+#: the kind of problem by the family of the law; all others are about attention functions
+PROBLEMS: dict[str, type[LayerProblem | ModelProblem | PartProblem | Problem]] = {
+    "layers": LayerProblem,
+    **dict.fromkeys(("models", "gpt", "bert", "t5", "cache", "generation"), ModelProblem),
+    **dict.fromkeys(PART_FAMILIES, PartProblem),
+}
 
 
 @dataclass(frozen=True)
@@ -20,7 +31,7 @@ class Case:
 
     law: str
     target: str
-    problem: Problem | LayerProblem
+    problem: Problem | LayerProblem | ModelProblem | PartProblem
     reason: str = ""
 
 
@@ -55,7 +66,7 @@ def read_case(path: Path) -> Case:
     for name, kind in (("law", str), ("problem", dict)):
         if not isinstance(data.get(name), kind):
             raise CorruptCase(f"{path} lacks {name!r}")
-    problems: type[LayerProblem | Problem] = LayerProblem if data["law"].startswith("layers.") else Problem
+    problems = PROBLEMS.get(data["law"].split(".")[0], Problem)
     return Case(
         data["law"], str(data.get("target") or ""), problems.from_json(data["problem"]), str(data.get("reason", ""))
     )

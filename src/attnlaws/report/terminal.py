@@ -13,10 +13,12 @@ from ..run.ledger import HELD, NOT_APPLICABLE, Report, Verdict
 from ..targets.call import Call, TargetRaised, WrongResult
 from ..targets.conventions import TABLE, Conventions
 from ..targets.layer import LayerTarget
+from ..targets.model import ModelTarget
 from ..targets.part import Part
 from ..targets.target import Target
 from ..targets.trying import effective_mask
 from .layer import layer_card
+from .model import model_card, witness_rows
 
 MARKS = {
     "held": "✓",
@@ -48,10 +50,12 @@ def render(report: Report, *, colour: bool = False, verbose: bool = False) -> st
     return "\n".join(part for part in parts if part)
 
 
-def card_of(target: Target | LayerTarget | Part, precision: dict[str, str] | None = None) -> str:
-    """The card of a function, of a layer, or of a part of a model."""
+def card_of(target: Target | LayerTarget | ModelTarget | Part, precision: dict[str, str] | None = None) -> str:
+    """The card of a function, a layer, a model or a part of one."""
     if isinstance(target, Part):
         return f"{target.name}   (a {target.kind})\n"
+    if isinstance(target, ModelTarget):
+        return model_card(target, precision)
     return layer_card(target, precision) if isinstance(target, LayerTarget) else card(target, precision)
 
 
@@ -142,6 +146,8 @@ def failure_block(verdict: Verdict, report: Report) -> str:
         on = _call_of(failure, witness)
         rows.append(("smallest witness" if verdict.status != "nondeterministic" else "seen on", witness.describe()))
         rows += [("in the call", on)] if on else []
+        if isinstance(report.target, ModelTarget):
+            rows += witness_rows(report.target, witness)
     if isinstance(failure, Crashed):
         rows.append(("the target raised", failure.line))
     elif failure is not None:
@@ -183,7 +189,7 @@ def _element(failure: Broken) -> str:
     return f"{failure.where} = {got:.6g}, expected {want:.6g}: off by {off:.3g}, allowed {allowed:.3g} (error / bound {off / allowed:.3g})"
 
 
-def _picture(verdict: Verdict, target: Target | LayerTarget | Part) -> list[str]:
+def _picture(verdict: Verdict, target: Target | LayerTarget | ModelTarget | Part) -> list[str]:
     """The effective mask beside the expected one, where they differ and are small enough to read."""
     failure = verdict.failure
     if not isinstance(failure, Broken) or failure.call is None or not isinstance(target, Target):

@@ -64,7 +64,12 @@ def select(names: Sequence[str] | None, kind: str | None = "attention") -> list[
             raise UnknownLaw(f"unknown law {name!r}; {hint}")
     fitting = [item for name, item in chosen.items() if name in wanted]
     if not fitting:
-        of = {"attention": "functions of query, key and value", "layer": "layers", "part": "parts of models"}
+        of = {
+            "attention": "functions of query, key and value",
+            "layer": "layers",
+            "model": "models",
+            "part": "parts of models",
+        }
         raise WrongKind(f"{', '.join(names)}: no law of {of[kind or 'attention']}, which this target is one of")
     return fitting
 

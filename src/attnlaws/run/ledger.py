@@ -7,6 +7,7 @@ from typing import Any
 
 from ..laws.trial import Broken, Crashed, Evidence
 from ..targets.layer import LayerTarget
+from ..targets.model import ModelTarget
 from ..targets.part import Part
 from ..targets.target import Target
 
@@ -44,7 +45,7 @@ class Verdict:
 class Report:
     """A whole run. Prints itself; `exit_code` is what the command line returns."""
 
-    target: Target | LayerTarget | Part
+    target: Target | LayerTarget | ModelTarget | Part
     verdicts: tuple[Verdict, ...]
     impostors: dict[str, tuple[int, int]]
     precision: dict[str, str]

@@ -10,19 +10,23 @@ import os
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from . import presets
-from .build import is_layer, makes_layer, resolved, split_call
+from .build import has_embedding, is_layer, makes_layer, resolved, split_call
 from .call import ROUTES
 from .conventions import UnknownChoice, declared
 from .layer import LayerTarget
+from .model import ModelTarget
 from .names import NAMES
+from .part import Part, taken_as
 from .probe import adapt
 from .probe_layer import DECLARED, adapt_layer
+from .probe_model import DECLARED as DECLARED_OF_MODELS
+from .probe_model import NoModel, adapt_model, takes_tokens
 from .signature import CannotAdapt
 from .target import Target
 
@@ -47,22 +51,29 @@ class Settings:
     framework: str | None = None
     precision: Mapping[str, str] = field(default_factory=dict)
     layer: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
 
 
-def load_target(name: str, *, device: str = "cpu", root: Path | None = None) -> Target | LayerTarget:
-    """The target of this name, imported, adapted and probed: a function of query, key and value, or a layer.
+def load_target(
+    name: str, *, device: str = "cpu", root: Path | None = None
+) -> Target | LayerTarget | ModelTarget | Part:
+    """The target of this name, imported, adapted and probed: a function of query, key and value, a layer, or a model; or a
+    part of a model, as "mine.py:sample as sampler" names it.
 
     Raises NoSuchTarget, CannotAdapt, UnknownChoice or BadConfiguration, each with one clear sentence.
     """
     configured = configured_targets(root or Path.cwd())
     settings = configured.get(name, Settings(name))
+    address, word, kind = settings.target.partition(" as ")
+    if word:
+        return replace(taken_as(kind.strip(), name, locate(address.strip(), configured)), address=name)
     preset = presets.PRESETS.get(settings.target)
     if preset is None:
-        address, arguments = split_call(settings.target)
+        address, arguments = split_call(presets.MODELS.get(settings.target, settings.target))
         found = locate(address, configured)
         built = resolved(found, arguments, address)
         if built is not None:
-            return _adapted_layer(*built, name, device, settings)
+            return _adapted_module(*built, name, device, settings)
         return _adapted(found, name, device, settings)
     try:
         return _adapted(preset(device), name, device, settings)
@@ -71,15 +82,20 @@ def load_target(name: str, *, device: str = "cpu", root: Path | None = None) -> 
 
 
 def kind_at(name: str, root: Path | None = None) -> str:
-    """ "layer" or "attention", by what stands at an address; what can't be found is told when it is loaded."""
+    """ "model", "layer", "part" or "attention", by what stands at an address; what can't be found is told when it is loaded."""
     configured = configured_targets(root or Path.cwd())
     wanted = configured.get(name, Settings(name)).target
+    if " as " in wanted:
+        return "part"
     if wanted in presets.PRESETS:
         return "attention"
     try:
-        address, arguments = split_call(wanted)
+        address, arguments = split_call(presets.MODELS.get(wanted, wanted))
         found = locate(address, configured)
-        return "layer" if arguments is not None or is_layer(found) or makes_layer(found, address) else "attention"
+        if arguments is None and not is_layer(found) and not makes_layer(found, address):
+            return "attention"
+        built = resolved(found, arguments, address)
+        return "model" if built is not None and takes_tokens(built[0]) else "layer"
     except (NoSuchTarget, CannotAdapt):
         return "attention"
 
@@ -99,10 +115,45 @@ def _adapted(function: Any, name: str, device: str, settings: Settings) -> Targe
     return made.but(address=name)
 
 
-def _adapted_layer(module: Any, make: Any, name: str, device: str, settings: Settings) -> LayerTarget | Target:
-    """A layer; or the module's forward as a function of query, key and value with heads, where that is what it takes."""
+def adapt_module(
+    module: Any,
+    make: Any,
+    *,
+    name: str,
+    device: str = "cpu",
+    layer: Mapping[str, Any],
+    model: Mapping[str, Any],
+    fixed: Mapping[str, Any] | None = None,
+) -> LayerTarget | ModelTarget:
+    """A model where the module takes tokens, else a layer. Raises CannotAdapt."""
+    if layer and not model:
+        return adapt_layer(module, make, name=name, device=device, declared=layer, fixed=fixed)
     try:
-        made = adapt_layer(module, make, name=name, device=device, declared=settings.layer, fixed=settings.arguments)
+        return adapt_model(module, make, name=name, device=device, declared=model, fixed=fixed)
+    except NoModel as no_model:
+        try:
+            return adapt_layer(module, make, name=name, device=device, declared=layer, fixed=fixed)
+        except CannotAdapt:
+            if has_embedding(module):
+                raise no_model from None
+            raise
+
+
+def _adapted_module(
+    module: Any, make: Any, name: str, device: str, settings: Settings
+) -> LayerTarget | ModelTarget | Target:
+    """A module; or its forward as a function of query, key and value with heads, where that is what it takes."""
+    made: LayerTarget | ModelTarget
+    try:
+        made = adapt_module(
+            module,
+            make,
+            name=name,
+            device=device,
+            layer=settings.layer,
+            model=settings.model,
+            fixed=settings.arguments,
+        )
     except CannotAdapt as refusal:
         try:
             return _adapted(module.forward, name, device, settings)
@@ -115,9 +166,11 @@ def locate(address: str, others: Mapping[str, Any] | None = None) -> Callable[..
     """The object at pkg.mod:attr or path/to/file.py:attr."""
     place, colon, attribute = address.rpartition(":")
     if not colon or not place or not attribute:
-        known = [*presets.PRESETS, *(others or {})]
+        known = [*presets.PRESETS, *presets.MODELS, *(others or {})]
         near = get_close_matches(address, known, n=1, cutoff=0.5)
-        hint = f"; did you mean {near[0]!r}?" if near else f"; presets: {', '.join(presets.PRESETS)}"
+        hint = (
+            f"; did you mean {near[0]!r}?" if near else f"; presets: {', '.join([*presets.PRESETS, *presets.MODELS])}"
+        )
         raise NoSuchTarget(f"{address!r} is neither pkg.mod:attr nor path/to/file.py:attr nor a preset{hint}")
     module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
     found: Any = module
@@ -189,7 +242,7 @@ def configured_targets(root: Path) -> dict[str, Settings]:
     return {name: _settings(name, values) for name, values in section.items()}
 
 
-_KEYS = ("target", "names", "conventions", "arguments", "routes", "framework", "precision", "layer")
+_KEYS = ("target", "names", "conventions", "arguments", "routes", "framework", "precision", "layer", "model")
 
 
 def _settings(name: str, values: Any) -> Settings:
@@ -205,7 +258,7 @@ def _settings(name: str, values: Any) -> Settings:
                 f"{where} has an unknown key {key!r}; known: {', '.join(_KEYS)}"
                 + (f"; did you mean {near[0]!r}?" if near else "")
             )
-    for key in ("names", "conventions", "arguments", "precision", "layer"):
+    for key in ("names", "conventions", "arguments", "precision", "layer", "model"):
         if not isinstance(values.get(key, {}), dict):
             raise BadConfiguration(f"{where} {key} = {values[key]!r} must be a table")
     for key, known in (("names", tuple(NAMES)), ("precision", ("float64", "float32", "bfloat16", "float16"))):
@@ -213,6 +266,7 @@ def _settings(name: str, values: Any) -> Settings:
             if item not in known:
                 raise BadConfiguration(f"{where} {key} has {item!r}; possible: {', '.join(known)}")
     _declared_layer(where, values.get("layer", {}))
+    _declared_model(where, values.get("model", {}))
     routes = values.get("routes", [])
     if not isinstance(routes, list) or not set(routes) <= set(ROUTES):
         raise BadConfiguration(f"{where} routes = {routes!r} must be a list of: {', '.join(ROUTES)}")
@@ -231,6 +285,7 @@ def _settings(name: str, values: Any) -> Settings:
         values.get("framework"),
         values.get("precision", {}),
         values.get("layer", {}),
+        values.get("model", {}),
     )
 
 
@@ -243,6 +298,18 @@ def _declared_layer(where: str, values: Mapping[str, Any]) -> None:
             raise BadConfiguration(f"{where} layer has {key!r}; possible: width, initialisation, {', '.join(DECLARED)}")
         if choice not in DECLARED[key]:
             raise BadConfiguration(f"{where} layer {key} = {choice!r} is not one of: {', '.join(DECLARED[key])}")
+
+
+def _declared_model(where: str, values: Mapping[str, Any]) -> None:
+    """Raise BadConfiguration for a key or a choice that no model has."""
+    for key, choice in values.items():
+        if key not in DECLARED_OF_MODELS:
+            raise BadConfiguration(f"{where} model has {key!r}; possible: {', '.join(DECLARED_OF_MODELS)}")
+        choices = DECLARED_OF_MODELS[key]
+        if choices and choice not in choices:
+            raise BadConfiguration(f"{where} model {key} = {choice!r} is not one of: {', '.join(choices)}")
+        if not choices and (not isinstance(choice, int) or isinstance(choice, bool)):
+            raise BadConfiguration(f"{where} model {key} = {choice!r} must be a number")
 
 
 __all__ = ["BadConfiguration", "CannotAdapt", "NoSuchTarget", "Settings", "load_target", "locate"]

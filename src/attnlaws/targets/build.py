@@ -12,6 +12,7 @@ import io
 import re
 import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from .names import role_of
@@ -20,6 +21,15 @@ from .signature import CannotAdapt
 
 class _NoModule(CannotAdapt):
     """What was built is no module."""
+
+
+@dataclass(frozen=True)
+class Nested:
+    """A call among the arguments, such as GPTConfig(n_layer=2): what it names stands beside what is built."""
+
+    name: str
+    positional: tuple[Any, ...]
+    named: dict[str, Any]
 
 
 _CALL = re.compile(r"(?P<place>.*?):(?P<attribute>[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)\((?P<arguments>.*)\)\s*", re.DOTALL)
@@ -35,14 +45,22 @@ def split_call(address: str) -> tuple[str, tuple[list[Any], dict[str, Any]] | No
         assert isinstance(call, ast.Call)
         if any(word.arg is None for word in call.keywords):
             raise ValueError("** is no literal")
-        positional = [ast.literal_eval(item) for item in call.args]
-        named = {str(word.arg): ast.literal_eval(word.value) for word in call.keywords}
+        positional = [_literal(item) for item in call.args]
+        named = {str(word.arg): _literal(word.value) for word in call.keywords}
     except (SyntaxError, ValueError, AssertionError) as error:
         raise CannotAdapt(
             f"the arguments in {address!r} must be literals, such as Layer(width=64, causal=True); "
             "for others, write a function without arguments that returns the module"
         ) from error
     return f"{found['place']}:{found['attribute']}", (positional, named)
+
+
+def _literal(node: ast.expr) -> Any:
+    """A literal, or a call of a name with literals. Raises ValueError."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and all(word.arg for word in node.keywords):
+        named = {str(word.arg): _literal(word.value) for word in node.keywords}
+        return Nested(node.func.id, tuple(_literal(item) for item in node.args), named)
+    return ast.literal_eval(node)
 
 
 def is_module(value: Any) -> bool:
@@ -77,7 +95,7 @@ def maker(found: Any, arguments: tuple[list[Any], dict[str, Any]] | None, name: 
         try:
             with contextlib.redirect_stdout(io.StringIO()), torch.random.fork_rng(devices=[]):
                 torch.manual_seed(seed)
-                made = found(*positional, **named)
+                made = _built(found, positional, named)
         except Exception as error:
             text = " ".join(str(error).split())[:200]
             hint = "" if arguments else f"; give its arguments: {name}(width=64, ...)"
@@ -87,6 +105,56 @@ def maker(found: Any, arguments: tuple[list[Any], dict[str, Any]] | None, name: 
         return made
 
     return make
+
+
+def _built(found: Any, positional: list[Any], named: dict[str, Any]) -> Any:
+    """What is found, called; where it takes a configuration, the arguments may be those of the configuration."""
+    place = sys.modules.get(getattr(found, "__module__", ""))
+
+    def value(item: Any) -> Any:
+        if not isinstance(item, Nested):
+            return item
+        if not callable(getattr(place, item.name, None)):
+            raise NameError(f"there is no {item.name} beside {getattr(found, '__name__', 'it')}")
+        return getattr(place, item.name)(*map(value, item.positional), **{n: value(v) for n, v in item.named.items()})
+
+    config = None if positional else _config_class(found, place, named)
+    if config is not None:
+        return found(config(**{n: value(v) for n, v in named.items()}))
+    return found(*map(value, positional), **{n: value(v) for n, v in named.items()})
+
+
+_CONFIGS = ("config", "cfg", "args", "params", "hparams", "configuration")
+
+
+def _config_class(found: Any, place: Any, named: dict[str, Any]) -> Any:
+    """The class of the one argument that a class of modules takes, where the given ones are not the module's own; or None."""
+    if not is_module_class(found):
+        return None
+    parameters = [
+        p for p in list(inspect.signature(found.__init__).parameters.values())[1:] if p.kind is not p.VAR_KEYWORD
+    ]
+    required = [p for p in parameters if p.default is p.empty and p.kind is not p.VAR_POSITIONAL]
+    if len(required) != 1 or set(named) & {p.name for p in parameters} or required[0].name not in _CONFIGS:
+        return None
+    if isinstance(getattr(found, "config_class", None), type):
+        return found.config_class
+    said = required[0].annotation
+    if isinstance(said, type):
+        return said
+    classes = {n: v for n, v in vars(place).items() if isinstance(v, type)} if place else {}
+    if isinstance(said, str) and said in classes:
+        return classes[said]
+    likely = [
+        v for n, v in classes.items() if n.lower().endswith(("config", "args")) and v.__module__ == found.__module__
+    ]
+    return likely[0] if len(likely) == 1 else None
+
+
+def has_embedding(module: Any) -> bool:
+    """Whether a module holds an embedding, which takes tokens."""
+    torch = sys.modules["torch"]
+    return any(isinstance(part, torch.nn.Embedding) for part in module.modules())
 
 
 def resolved(found: Any, arguments: tuple[list[Any], dict[str, Any]] | None, name: str) -> tuple[Any, Any] | None:

@@ -5,16 +5,15 @@ A frozen description; `fresh` gives copies of the module to try things on.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from .call import Array, BoolArray
 from .instance import Instance
-from .signature import CannotAdapt
+from .module_copy import copied
 
 if TYPE_CHECKING:
     from .initial import Rule
@@ -73,6 +72,9 @@ class Dependence:
 @dataclass(frozen=True)
 class LayerTarget:
     """A module and how to call it. Frozen: the probe returns a new one."""
+
+    #: the kind of the laws that are about it
+    LAWS: ClassVar[str] = "layer"
 
     name: str
     module: Any
@@ -197,18 +199,3 @@ def mask_tensor(way: MaskWay, visible: BoolArray, dtype: str, torch: Any, device
     if way.kind == "1 = attend":
         return values.to(wanted)
     return torch.zeros(values.shape, dtype=wanted, device=device).masked_fill(~values, -torch.inf)
-
-
-def copied(module: Any, make: Callable[[int], Any] | None) -> Any:
-    """A module of its own with the same state. Raises CannotAdapt where there is no way to get one."""
-    try:
-        return copy.deepcopy(module)
-    except Exception as error:
-        if make is None:
-            raise CannotAdapt(
-                f"the module can't be copied ({type(error).__name__}); give its class with arguments, "
-                "as in mine.py:Layer(width=64), or a factory"
-            ) from error
-    made = make(0)
-    made.load_state_dict(module.state_dict())
-    return made

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,6 +41,9 @@ class Part:
     stack            (seed) -> the variance of the residual stream after 0, 1, 2, ... blocks, norms before the blocks' parts
     normed stack     the same, norms after
     """
+
+    #: the kind of laws
+    LAWS: ClassVar[str] = "part"
 
     name: str
     kind: str
@@ -261,7 +264,7 @@ def taken_as(kind: str, name: str, function: Any) -> Part:
         hint = f"; did you mean {near[0]!r}?" if near else f"; possible: {', '.join(TAKEN_AS)}"
         raise CannotAdapt(f"{kind!r} is no kind of part{hint}")
     try:
-        return replace(TAKEN_AS[kind](name, function), address=name)
+        return TAKEN_AS[kind](name, function)
     except CannotAdapt:
         raise
     except Exception as error:

@@ -118,3 +118,19 @@ PRESETS: dict[str, Preset] = {
     "transformers.eager": _transformers("transformers.models.llama.modeling_llama", "eager_attention_forward"),
     "transformers.gpt2": _transformers("transformers.models.gpt2.modeling_gpt2", "eager_attention_forward"),
 }
+
+_SMALL = "vocab_size=11, bos_token_id=None, eos_token_id=None"
+_LLAMA = (
+    f"{_SMALL}, hidden_size=16, intermediate_size=20, num_attention_heads=4, num_key_value_heads=2, num_hidden_layers=2, "
+    "max_position_embeddings=40"
+)
+#: models by a short name: addresses of small ones with random weights
+MODELS: dict[str, str] = {
+    "transformers.gpt2-lm": f"transformers:GPT2LMHeadModel({_SMALL}, n_embd=12, n_head=3, n_layer=2, n_positions=40)",
+    "transformers.llama": f"transformers:LlamaForCausalLM({_LLAMA})",
+    "transformers.mistral": f"transformers:MistralForCausalLM({_LLAMA}, sliding_window=4)",
+    "transformers.bert": "transformers:BertForMaskedLM(vocab_size=11, hidden_size=12, intermediate_size=20, "
+    "num_attention_heads=3, num_hidden_layers=2, max_position_embeddings=40)",
+    "transformers.t5": "transformers:T5ForConditionalGeneration(vocab_size=11, d_model=12, d_kv=4, d_ff=20, num_heads=3, "
+    "num_layers=2, decoder_start_token_id=0)",
+}

@@ -7,7 +7,7 @@ import io
 import itertools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from .signature import Signature
 @dataclass(frozen=True)
 class Target:
     """A function with its framework, signature, conventions and abilities. Frozen: the probe returns a new one."""
+
+    #: the kind of the laws that are about it
+    LAWS: ClassVar[str] = "attention"
 
     name: str
     function: Callable[..., Any]

@@ -1,4 +1,4 @@
-"""The main job on a layer: the laws of layers on one module."""
+"""The main job on a module: the laws of layers on a layer, those of models on a model."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from ..faults.layers import diagnose_layer
 from ..judge.precision import PROFILES
 from ..laws.trial import Session
 from ..targets.layer import LayerTarget
+from ..targets.model import ModelTarget
 from .budget import deadline_alarm
 from .check import PROFILES_OF_EFFORT, Clock, Progress, folded, one_thread, select, try_all
 from .ledger import Report, Verdict
 
 
-def run_layer_checks(
-    target: LayerTarget,
+def run_module_checks(
+    target: LayerTarget | ModelTarget,
     *,
     laws: Sequence[str] | None = None,
     profile: str = "quick",
@@ -26,41 +27,43 @@ def run_layer_checks(
     progress: Progress | None = None,
     partial: Callable[[Report], None] | None = None,
 ) -> Report:
-    """Try the laws of layers on a module within a budget in seconds; everything found is in the report.
+    """Try the laws of its kind on a module within a budget in seconds; everything found is in the report.
 
-    Raises UnknownLaw, and ValueError for a dtype that the layer doesn't take.
+    Raises UnknownLaw, and ValueError for a dtype that the module doesn't take.
     """
-    chosen = select(laws, "layer")
-    target, diagnosis = explained(_only(target, dtypes))
+    chosen = select(laws, target.LAWS)
+    tried, diagnosis = ready(_only(target, dtypes))
     session = Session()
     verdicts: list[Verdict] = []
     started = time.monotonic()
     clock = Clock(started, started + (budget if budget is not None else PROFILES_OF_EFFORT[profile][1]))
 
     def report() -> Report:
-        precision = {d: PROFILES[d][session.precision.get(d, 0)].name for d in target.dtypes}
+        precision = {d: PROFILES[d][session.precision.get(d, 0)].name for d in tried.dtypes}
         seconds = time.monotonic() - started
-        tallies = {name: (tried, rejected) for name, (tried, rejected) in session.impostors.items()}
-        made = Report(target, tuple(verdicts), tallies, precision, profile, seed, seconds, clock.out_of_time)
+        tallies = {name: (count, rejected) for name, (count, rejected) in session.impostors.items()}
+        made = Report(tried, tuple(verdicts), tallies, precision, profile, seed, seconds, clock.out_of_time)
         return replace(made, diagnosis=diagnosis if made.failures else None)
 
-    with one_thread(target), deadline_alarm(clock.deadline - started, (lambda: partial(report())) if partial else None):
-        try_all(chosen, target, session, verdicts, clock, profile=profile, seed=seed, asked=laws, progress=progress)
+    with one_thread(tried), deadline_alarm(clock.deadline - started, (lambda: partial(report())) if partial else None):
+        try_all(chosen, tried, session, verdicts, clock, profile=profile, seed=seed, asked=laws, progress=progress)
         verdicts = folded(verdicts, {law.name: law for law in chosen})
     return report()
 
 
-def _only(target: LayerTarget, dtypes: Sequence[str] | None) -> LayerTarget:
-    """The layer in these dtypes alone. Raises ValueError for one that it doesn't take."""
+def _only(target: LayerTarget | ModelTarget, dtypes: Sequence[str] | None) -> LayerTarget | ModelTarget:
+    """The module in these dtypes alone. Raises ValueError for one that it doesn't take."""
     missing = [d for d in dtypes or () if d not in target.dtypes]
     if missing:
         raise ValueError(f"{target.name} is tried in {', '.join(target.dtypes)}, not in {', '.join(missing)}")
     return target.but(dtypes=tuple(d for d in target.dtypes if d in dtypes)) if dtypes else target
 
 
-def explained(target: LayerTarget) -> tuple[LayerTarget, tuple[str, str] | None]:
-    """The layer, and what it does instead, where its projections were not recognised and a named fault explains it."""
-    if target.recognised != "no" or target.projections is None:
+def ready(target: LayerTarget | ModelTarget) -> tuple[LayerTarget | ModelTarget, tuple[str, str] | None]:
+    """A layer whose projections were not recognised but are explained by a named fault, with what it does instead; any
+    other module as it is.
+    """
+    if not isinstance(target, LayerTarget) or target.recognised != "no" or target.projections is None:
         return target, None
     found = diagnose_layer(target)
     if found is None:

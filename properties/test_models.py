@@ -1,0 +1,467 @@
+"""Laws of models, whatever their kind: from tokens (B, L) to logits (B, L, V), with any weights."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from attnlaws.laws.model_law import model_law
+from attnlaws.laws.model_trial import ModelTrial
+from attnlaws.problems.model_problem import ModelWants, paddings
+from attnlaws.targets.model import LossWay, ModelTarget
+from attnlaws.targets.probe_model_options import cross_entropy
+
+TWO = ModelWants(min_length=2, padding=None, max_length=33)
+
+
+@model_law("models.finite", "the logits at real tokens are numbers", wants=ModelWants(padding=None), share=0.35)
+def test_finite(trial: ModelTrial) -> None:
+    """f(x)_i is not NaN where token i is real: what a row gives that sees nothing is a choice, and must not reach the others.
+    Minus infinity is a number here: a token that can't come.
+    """
+    logits = trial.run(trial.model())[trial.rows]
+    trial.evidence.add(logits.size, 0.0)
+    trial.require(not np.isnan(logits).any(), "there are NaN among the logits at real tokens")
+
+
+@model_law("models.repeatable", "in eval mode the same tokens give the same bits", wants=TWO, exact=True, share=0.2)
+def test_repeatable(trial: ModelTrial) -> None:
+    """f(x) = f(x), bit for bit, after other tokens, other lengths, and another state of the random generator."""
+    model, inputs = trial.model(), trial.inputs
+    first = trial.run(model)
+    trial.run(model, inputs.but(ids=trial.other(inputs.ids, slice(None))))
+    for length in (trial.problem.length - 1, trial.target.longest):
+        longer = np.resize(inputs.ids, (trial.problem.batch, length))
+        trial.run(
+            model, inputs.but(ids=longer, real=None if inputs.real is None else np.ones(longer.shape, dtype=bool))
+        )
+    trial.equal(trial.run(model, seed=1), first, "in eval mode the same tokens give other logits", trial.rows)
+
+
+@model_law(
+    "models.batch",
+    "a sample gives in a batch what it gives alone",
+    wants=ModelWants(min_batch=2, padding=None),
+    basis=("models.repeatable",),
+    share=0.35,
+    rejects=("samples mixed",),
+)
+def test_batch(trial: ModelTrial) -> None:
+    """f(x)[b] = f(x[b] alone), and the same for samples that stand in another order."""
+    model, inputs = trial.model(), trial.inputs
+    whole = trial.run(model)
+    for b in range(trial.problem.batch):
+        wide = whole.copy()
+        wide[b : b + 1] = trial.run(model, inputs.samples(slice(b, b + 1)))
+        trial.agree(wide, whole, f"sample {b} gives other logits alone than in the batch", rows=trial.rows)
+    turned = trial.run(model, inputs.samples(slice(None, None, -1)))[::-1]
+    trial.agree(turned, whole, "samples in another order give other logits", rows=trial.rows)
+
+
+@model_law(
+    "models.every-id",
+    "each token id gives logits of its own",
+    wants=ModelWants(min_length=1, max_length=1, redrawn=True),
+    share=0.2,
+    rejects=("zeros",),
+)
+def test_every_id(trial: ModelTrial) -> None:
+    """f(a) != f(b) for two ids a != b: no id is clipped, taken for another, or out of the table; the last one too."""
+    real = np.array(trial.target.real_ids)
+    some = np.unique([*trial.rng.choice(real, min(len(real), 16), replace=False), real[-1], real[0]])
+    inputs = trial.inputs.samples(np.zeros(len(some), dtype=np.int64)).but(ids=some[:, None])
+    logits = trial.run(trial.model(trial.target.dtypes[-1], calm=True), inputs)[:, 0]
+    for n, a in enumerate(some[:-1]):
+        same = (logits[n + 1 :] == logits[n]).all(-1)
+        trial.evidence.add(logits[n + 1 :].size, 0.0)
+        if same.any():
+            b = some[n + 1 + int(np.argmax(same))]
+            trial.require(False, f"the tokens {a} and {b} give the same logits")
+
+
+# -- padding --------------------------------------------------------------------------------------------------------
+
+
+def _pads(target: ModelTarget) -> str | None:
+    if any(way is not None and way.kind == "by id" for way in (target.pad, target.source_pad)):
+        return "what holds the pad id is padding"
+    if paddings(target) or target.ignored:
+        return None
+    return (
+        f"takes no padding mask whose meaning was found ({', '.join(target.unclear)})"
+        if target.unclear
+        else "takes no padding mask"
+    )
+
+
+@model_law(
+    "models.pad-content",
+    "what stands at padded places doesn't matter",
+    wants=ModelWants(min_length=2, padding=None),
+    applies=_pads,
+    exact=True,
+    basis=("models.finite",),
+    rejects=("padding not hidden",),
+)
+def test_pad_content(trial: ModelTrial) -> None:
+    """The logits at real tokens are the same, bit for bit, whatever ids stand at padded ones; left, right and in between."""
+    target, inputs, model = trial.target, trial.inputs, trial.model()
+    if target.ignored:
+        trial.require(False, f"takes {', '.join(target.ignored)}, and a token that it hides counts as before")
+    trial.suitable(trial.problem.padding != "none")
+    for source, real in ((False, inputs.real), (True, inputs.source_real)):
+        if real is None or real.all():
+            continue
+        name = "source" if source else "ids"
+        filled = inputs.but(**{name: trial.other(getattr(inputs, name), ~real, source=source)})
+        before = trial.run(model, filled)
+        again = filled.but(**{name: trial.other(getattr(filled, name), ~real, source=source)})
+        what = f"the logits at real tokens move with what stands at padded places{' of the source' if source else ''}"
+        trial.agree(trial.run(model, again), before, what, hoped=True, rows=trial.rows)
+
+
+@model_law(
+    "models.padding",
+    "padding is as if it were not there",
+    wants=ModelWants(min_length=2, padding=True),
+    basis=("models.finite", "models.pad-content", "models.batch"),
+    share=0.4,
+    rejects=("padding not hidden",),
+)
+def test_padding(trial: ModelTrial) -> None:
+    """f(x, padding) = f(x) at the real tokens, sample by sample; padding on the left as well, with position ids that count
+    the real tokens where the model takes them. A model that takes none may let padding on the left count as places.
+    """
+    problem, inputs = trial.problem, trial.inputs
+    trial.suitable(problem.padding == "right" or (problem.padding == "left" and trial.target.left_padding == "absent"))
+    model = trial.model()
+    whole = trial.run(model, trial.placed(inputs))
+    for b in range(problem.batch):
+        sample = inputs.samples(slice(b, b + 1))
+        if sample.real is not None:
+            sample = sample.but(ids=sample.ids[sample.real][None], real=None)
+        if sample.source is not None and sample.source_real is not None:
+            sample = sample.but(source=sample.source[sample.source_real][None], source_real=None)
+        rows = np.zeros(inputs.ids.shape, dtype=bool)
+        rows[b] = trial.rows[b]
+        wide = whole.copy()
+        wide[rows] = trial.run(model, sample)[0]
+        trial.agree(wide, whole, f"real tokens give other logits with padding on the {problem.padding}", rows=rows)
+
+
+@model_law(
+    "models.mask-of-ones",
+    "a mask that hides nothing changes nothing",
+    wants=ModelWants(min_length=1),
+    applies=_pads,
+    share=0.25,
+)
+def test_mask_of_ones(trial: ModelTrial) -> None:
+    """f(x, all real) = f(x): a mask of ones hides no key, and moves no position."""
+    target, inputs, model = trial.target, trial.inputs, trial.model()
+    shown = inputs.but(real=np.ones(inputs.ids.shape, dtype=bool) if target.pad else None)
+    if inputs.source is not None and target.source_pad:
+        shown = shown.but(source_real=np.ones(inputs.source.shape, dtype=bool))
+    trial.agree(trial.run(model, shown), trial.run(model), "a mask that hides nothing changes the logits", hoped=True)
+
+
+# -- position ids -------------------------------------------------------------------------------------------------------
+
+
+def _positions(target: ModelTarget) -> str | None:
+    return None if target.positions else "takes no position ids"
+
+
+@model_law(
+    "models.position-ids",
+    "position ids say where tokens stand, and none is 0, 1, 2, ...",
+    wants=ModelWants(min_length=3, redrawn=True, max_length=17),
+    applies=_positions,
+    share=0.3,
+    rejects=("position ids ignored",),
+)
+def test_position_ids(trial: ModelTrial) -> None:
+    """f(x, 0..L-1) = f(x), and with gaps between the places the last logits are others."""
+    trial.suitable(trial.target.longest >= 2 * trial.problem.length)
+    model, inputs, length = trial.model(trial.target.dtypes[-1], calm=True), trial.inputs, trial.problem.length
+    rows = np.broadcast_to(np.arange(length), inputs.ids.shape) + trial.target.first_place
+    told, first = trial.run(model, inputs.but(places=rows)), trial.run(model)
+    trial.agree(told, first, "position ids 0, 1, 2, ... give other logits than none", hoped=True)
+    moved = trial.run(model, inputs.but(places=2 * rows - trial.target.first_place))
+    trial.require(bool((moved[:, -1] != first[:, -1]).any()), "position ids change nothing")
+
+
+@model_law(
+    "models.shift",
+    "with relative positions, all places moved by the same change nothing",
+    wants=ModelWants(min_length=2, max_length=17),
+    applies=lambda t: _positions(t) or (None if t.placed == "relative" else "its positions are absolute"),
+    basis=("models.position-ids",),
+    share=0.3,
+)
+def test_shift(trial: ModelTrial) -> None:
+    """A rotation gives scores q_i R(i - j) k_j, so f(x, p + c) = f(x, p) for every c."""
+    trial.suitable(trial.target.longest > trial.problem.length)
+    model, inputs = trial.model(), trial.inputs
+    places = np.array(np.broadcast_to(np.arange(trial.problem.length), inputs.ids.shape), dtype=np.int64)
+    places += trial.target.first_place
+    by = int(trial.rng.integers(1, trial.target.longest - trial.problem.length + 1))
+    moved = trial.run(model, inputs.but(places=places + by))
+    trial.agree(
+        moved, trial.run(model, inputs.but(places=places)), f"all places moved by {by} change the logits", times=4.0
+    )
+
+
+@model_law(
+    "models.order",
+    "a model that has positions tells the order of its tokens",
+    wants=ModelWants(min_length=4, min_source=3, texts=("random",), redrawn=True, max_length=9),
+    applies=lambda t: None if "positions" in t.known else "nothing in it speaks of positions",
+    share=0.2,
+)
+def test_order(trial: ModelTrial) -> None:
+    """f(P x) != P f(x) for tokens moved round by one, beyond rounding; not backwards, which keeps distances. A decoder of one
+    layer without positions gives the last logits whatever the order of the tokens before; a deeper one tells it by its mask,
+    and nothing is shown.
+    """
+    target, inputs, length = trial.target, trial.inputs, trial.problem.length
+    moved = length if target.kind == "encoder" else length - 1
+    order = np.array([*np.roll(np.arange(moved), 1), *range(moved, length)])
+    turned, rows = inputs.but(ids=np.array(inputs.ids[:, order])), slice(-1, None)
+    if target.source and inputs.source is not None:
+        turned = inputs.but(source=np.roll(inputs.source, 1, axis=1))
+        trial.suitable(bool((turned.source != inputs.source).any()))
+    elif target.kind == "encoder":
+        rows = slice(None)
+    trial.suitable(target.source != "" or bool((turned.ids != inputs.ids).any()))
+    model = trial.model()
+    first, got = trial.run(model), trial.run(model, turned)
+    want = first if target.source else first[:, order]
+    same = trial.near(got[:, rows], want[:, rows], trial.slack(trial.units[-1]))
+    trial.require(not same, "tokens in another order give the same logits")
+
+
+# -- the loss --------------------------------------------------------------------------------------------------------------
+
+
+def _loss(target: ModelTarget) -> str | None:
+    if not target.labels:
+        return "takes no labels"
+    known = target.known.get("loss", "")
+    return f"its loss is {known}" if known not in ("", "unclear", "declared") else None
+
+
+@model_law(
+    "models.loss",
+    "the loss is the mean of -log p(label) over the labels that count",
+    wants=ModelWants(min_length=2, max_length=17),
+    applies=_loss,
+    share=0.3,
+    rejects=("the loss a little off",),
+)
+def test_loss(trial: ModelTrial) -> None:
+    """loss = mean over i of log sum_v exp f(x)_iv - f(x)_i,label, for the label of position i or of the next one; labels with
+    the value to ignore are left out of sum and count. The label 0 counts like any other.
+
+    The mean moves by twice the logits' slack at most; the sum over n labels rounds by n u.
+    """
+    target, inputs, way = trial.target, trial.inputs, trial.target.loss
+    model = trial.model()
+    ids = [i for i in range(target.width or 1) if way is None or i not in way.ignore]
+    labels = trial.rng.choice(ids, inputs.ids.shape)
+    labels[:, -1] = trial.rng.choice([ids[0], ids[-1]])
+    if way is None:
+        trial.loss(model, inputs.but(labels=labels))
+        trial.require(False, "the loss is no mean or sum of -log p(label), with labels shifted by one or as they stand")
+    assert way is not None
+    if way.ignore and trial.problem.seed % 2:
+        hidden = trial.rng.random(labels.shape) < 0.4
+        hidden[:, -1] = False
+        labels[hidden] = trial.rng.choice(way.ignore)
+    loss, logits = trial.loss(model, inputs.but(labels=labels))
+    want = cross_entropy(logits, labels, LossWay(way.shift, way.ignore, way.reduction))
+    count = labels.size if way.reduction == "sum" else 1
+    size = np.abs(logits).max() + np.log(target.width or 1)
+    limits = [
+        (want, count * (2 * trial.slack(u) + 8 * u * (labels.size + (target.width or 1)) * size)) for u in trial.units
+    ]
+    trial.close(
+        loss, limits, f"the loss is not the {way.reduction} of -log p(label) over the labels that count", "loss"
+    )
+
+
+# -- state ------------------------------------------------------------------------------------------------------------------
+
+
+@model_law(
+    "models.modes",
+    "training and eval, with gradients and labels or not, agree where nothing is dropped",
+    wants=TWO,
+    share=0.2,
+    basis=("models.repeatable",),
+)
+def test_modes(trial: ModelTrial) -> None:
+    """eval, with and without gradients recorded, with and without labels: the same logits. train() and eval() again: the same
+    bits. Without dropout, training gives them as well.
+    """
+    model, rows, inputs = trial.model(), trial.rows, trial.inputs
+    first = trial.run(model)
+    for grad in (True, False):
+        what = f"the logits are others {'with' if grad else 'without'} gradients recorded"
+        trial.agree(trial.run(model, grad=grad), first, what, rows=rows)
+    if trial.target.loss is not None:
+        what = "the logits are others where labels are given"
+        trial.agree(trial.run(model, inputs.but(labels=inputs.ids)), first, what, rows=rows)
+    free = trial.model(training=True)
+    free.without_dropout()
+    trial.suitable(not free.keeps_statistics())
+    model.train()
+    trial.run(model, seed=3)
+    model.train(False)
+    what = "the logits in eval mode are others after a call in training mode"
+    trial.equal(trial.run(model), first, what, rows)
+    if np.array_equal(trial.run(free, seed=1)[rows], trial.run(free, seed=2)[rows]):  # nothing is drawn any more
+        what = "the logits in training mode without dropout are others than in eval mode"
+        trial.agree(trial.run(free), first, what, rows=rows)
+
+
+@model_law("models.state-dict", "the state dict holds all that the logits depend on", exact=True, wants=TWO, share=0.2)
+def test_state_dict(trial: ModelTrial) -> None:
+    """A fresh model with the state dict of another gives the same logits, bit for bit: weights, tables and all."""
+    model = trial.model()
+    first = trial.run(model)
+    other = trial.target.another(trial.problem.seed + 1, trial.problem.dtype)
+    refusal = other.load(model.state())
+    trial.require(not refusal, f"its own state dict is refused: {refusal}")
+    trial.equal(trial.run(other), first, "a fresh model with the same state dict gives other logits", trial.rows)
+    trial.equal(trial.run(model), first, "the model gives other logits after its state was taken", trial.rows)
+
+
+def _tied(target: ModelTarget) -> str | None:
+    return None if target.tied or target.says_tied else "no weights are tied, and none are said to be"
+
+
+@model_law(
+    "models.tied",
+    "tied weights are one tensor, and stay one",
+    wants=ModelWants(min_length=2, max_length=9),
+    applies=_tied,
+    exact=True,
+    share=0.1,
+)
+def test_tied(trial: ModelTrial) -> None:
+    """Where weights are said to be tied they are the same tensor: in a copy, moved to another dtype and back, after its state
+    was loaded, and in a model that is built anew. What changes the one changes the other.
+    """
+    target, model = trial.target, trial.model()
+    trial.require(bool(target.tied), f"{target.says_tied} says that weights are tied, and no two parameters are one")
+    groups = set(target.tied)
+    trial.require(set(model.shared()) == groups, "in a copy of the model other weights are tied")
+    for dtype in reversed(target.dtypes):
+        trial.move(model, dtype)
+        trial.require(set(model.shared()) == groups, f"moved to {dtype} other weights are tied")
+    other = target.another(trial.problem.seed, target.dtypes[0])
+    refusal = other.load(model.state())
+    trial.require(not refusal, f"its own state dict is refused: {refusal}")
+    trial.require(set(other.shared()) == groups, "in a model built anew other weights are tied")
+
+
+@model_law(
+    "models.gradients-reach",
+    "every parameter gets a gradient, and it is finite",
+    wants=ModelWants(min_length=3, min_source=3, texts=("random",), redrawn=True, max_length=17),
+    share=0.2,
+)
+def test_gradients_reach(trial: ModelTrial) -> None:
+    """d sum(f(x) u) / d theta exists, is finite and not 0 all over, for every parameter theta that wants one. With one token
+    alone its weight is 1 whatever the scores; here are three or more. Keys' biases and tables of other lengths may have 0.
+    """
+    model = trial.model(calm=True)
+    upstream = trial.rng.standard_normal(trial.run(model).shape)
+    _, found = trial.differentiate(model, upstream)
+    for name, gradient in found.items():
+        trial.require(gradient is not None, f"no gradient reaches {name}")
+        assert gradient is not None
+        trial.require(bool(np.isfinite(gradient).all()), f"the gradient of {name} is not finite")
+        if gradient.ndim >= 2:
+            trial.require(bool(gradient.any()), f"the gradient of {name} is 0 all over")
+
+
+@model_law(
+    "models.gradients-match",
+    "the gradients are the slope of the logits",
+    wants=ModelWants(min_length=2, texts=("random",), dtypes=("float64",), redrawn=True, padding=None, max_length=9),
+    applies=lambda t: None if "float64" in t.dtypes else "doesn't answer in float64",
+    basis=("models.gradients-reach",),
+    share=0.2,
+)
+def test_gradients_match(trial: ModelTrial) -> None:
+    """<d F / d theta, e> = (F(theta + h e) - F(theta - h e)) / 2h for F = sum(f(x) u), along a random e of length 1.
+
+    What is allowed: the difference of the two one-sided slopes (the curvature, and a kink) for h and for h / 2, that of the
+    slopes for h and h / 2, four times each, and the rounding of F, 32 u sum |f(x) u| over h. h is the third root of u.
+    """
+    model = trial.model(calm=True)
+    first = trial.run(model)
+    upstream = trial.rng.standard_normal(first.shape) * trial.rows[..., None]
+    trial.suitable(bool(np.isfinite(first).all()))  # a padded row may be NaN, and so are its gradients
+    first = np.where(trial.rows[..., None], first, 0.0)
+    _, found = trial.differentiate(model, upstream)
+    gradients = {name: g for name, g in found.items() if g is not None}
+    along = {name: trial.rng.standard_normal(g.shape) for name, g in gradients.items()}
+    length = np.sqrt(sum(float((e * e).sum()) for e in along.values()))
+    slope = sum(float((g * along[name]).sum()) for name, g in gradients.items()) / length
+    values = model.parameters()
+
+    def at(h: float) -> float:
+        model.set({n: values[n] + h / length * e for n, e in along.items()})
+        return float((np.where(trial.rows[..., None], trial.run(model), 0.0) * upstream).sum())
+
+    limits = []
+    for unit in trial.units:
+        h, here = np.cbrt(unit), float((first * upstream).sum())
+        up, down, up2, down2 = at(h), at(-h), at(h / 2), at(-h / 2)
+        central, half = (up - down) / (2 * h), (up2 - down2) / h
+        curved = abs((up + down - 2 * here) / h) + abs((up2 + down2 - 2 * here) / (h / 2)) + abs(central - half)
+        limits.append((half, 4 * curved + 32 * unit * float(np.abs(first * upstream).sum()) / h))
+    trial.close(slope, limits, "the gradients are not the slope of the logits")
+
+
+@model_law(
+    "models.buffers", "no buffer changes, and nothing grows, from call to call", exact=True, wants=TWO, share=0.2
+)
+def test_buffers(trial: ModelTrial) -> None:
+    """After a first call, calls of the same size in eval mode leave every buffer as it is, bit for bit, and no attribute that
+    holds tensors holds more of them. A table that is made for a length, or grows with it, is no break.
+    """
+    model = trial.model()
+    trial.run(model)
+    before, held = model.buffers(), model.kept()
+    for _ in range(3):
+        trial.run(model, trial.inputs.but(ids=trial.other(trial.inputs.ids, slice(None))))
+        now = model.buffers()
+        grown = sorted(name for name in {*before, *now} if before.get(name, ((),))[0] != now.get(name, ((),))[0])
+        trial.require(not grown, f"the buffer {', '.join(grown)} has another size after another call")
+        changed = sorted(name for name in now if before[name] != now[name])
+        trial.require(not changed, f"the buffer {', '.join(changed)} changes in a call in eval mode")
+        trial.require(model.kept() <= held, "the model holds more tensors after each call")
+
+
+@model_law(
+    "models.dtype-move",
+    "moved to float64 the model computes the same, and moved back it is as it was",
+    wants=ModelWants(min_length=2, padding=None, dtypes=("float32",), max_length=33),
+    applies=lambda t: None if "float64" in t.dtypes else "doesn't answer in float64",
+    share=0.15,
+    basis=("models.finite", "models.padding"),
+)
+def test_dtype_move(trial: ModelTrial) -> None:
+    """One model, called in float32, moved to float64, called, moved back, called: the second is the first but for rounding in
+    float32, the third is the first bit for bit. Tables and what is kept between calls move along.
+    """
+    model = trial.model("float32")
+    first = trial.run(model)
+    trial.move(model, "float64")
+    wide = trial.run(model)
+    trial.agree(wide, first, "moved to float64 the model gives other logits", rows=trial.rows)
+    trial.move(model, "float32")
+    trial.equal(trial.run(model), first, "moved to float64 and back the model gives other logits", trial.rows)
