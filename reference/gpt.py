@@ -13,15 +13,14 @@ Letters in shapes: B batch, L new tokens, S keys, H heads, D head size, E width,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from . import generation
 from .attention import attention
 from .cache import Cache
 from .feed_forward import FeedForward
-from .generation import generate
 from .initialise import gpt2_
 from .masks import check_tokens, positions, visible
 
@@ -169,6 +168,4 @@ class GPT(nn.Module):
         """An empty cache for this model."""
         return Cache(self.config.num_layers)
 
-    def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
-        """The prompt (B, L) and what follows: options as in `generation.generate`."""
-        return generate(self, tokens, max_new_tokens, **options)
+    generate = generation.generate

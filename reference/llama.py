@@ -13,15 +13,14 @@ D head size, E width, V vocabulary.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from . import generation
 from .attention import attention
 from .cache import Cache
 from .feed_forward import GatedFeedForward
-from .generation import generate
 from .initialise import llama_
 from .masks import check_tokens, positions, visible
 from .norms import RMSNorm
@@ -161,6 +160,4 @@ class Llama(nn.Module):
         """An empty cache for this model, which keeps no more keys than the window."""
         return Cache(self.config.num_layers, window=self.config.window)
 
-    def generate(self, tokens: Tensor, max_new_tokens: int, **options: Any) -> Tensor:
-        """The prompt (B, L) and what follows: options as in `generation.generate`."""
-        return generate(self, tokens, max_new_tokens, **options)
+    generate = generation.generate

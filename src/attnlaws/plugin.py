@@ -20,7 +20,7 @@ SHIPPED = (
 SHIPPED_LAYERS = (
     "attnlaws.reference.heads:MultiHeadAttention(d_in=10, d_out=12, context_length=40, num_heads=3, qkv_bias=True)",
 )
-SHIPPED_MODELS: tuple[str, ...] = ()
+SHIPPED_MODELS = tuple(f"reference.{name}" for name in ("gpt", "mistral", "bert", "t5"))
 FIXTURES = {"attention_law": "attention", "layer_law": "layer", "model_law": "model", "part_law": "part"}
 
 

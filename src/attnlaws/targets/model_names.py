@@ -9,12 +9,13 @@ import re
 
 #: role -> names of parameters of a model's forward
 NAMES: dict[str, tuple[str, ...]] = {
-    "tokens": ("input_ids", "idx", "tokens", "ids", "token_ids", "x", "inputs", "input", "in_idx", "src", "seq", "text"),
+    "tokens": ("input_ids", "idx", "tokens", "ids", "token_ids", "x", "inputs", "input", "in_idx", "src", "seq", "text",
+               "source", "src_ids", "source_ids", "src_tokens", "source_tokens"),
     "decoder": ("decoder_input_ids", "tgt", "trg", "decoder_ids", "target_ids", "tgt_ids", "y", "decoder_tokens", "tgt_tokens"),
     "mask": ("attention_mask", "mask", "padding_mask", "pad_mask", "attn_mask", "key_padding_mask", "src_key_padding_mask",
              "input_mask", "src_mask", "token_mask"),
     "decoder_mask": ("decoder_attention_mask", "tgt_mask", "trg_mask", "tgt_key_padding_mask", "decoder_mask",
-                     "decoder_padding_mask", "tgt_padding_mask"),
+                     "decoder_padding_mask", "tgt_padding_mask", "target_mask"),
     "positions": ("position_ids", "positions", "pos_ids", "position_id", "pos"),
     "segments": ("token_type_ids", "segment_ids", "segments", "token_types", "segment_label", "type_ids"),
     "labels": ("labels", "targets", "target", "label", "lm_labels", "masked_lm_labels"),

@@ -126,6 +126,11 @@ _LLAMA = (
 )
 #: models by a short name: addresses of small ones with random weights
 MODELS: dict[str, str] = {
+    "reference.gpt": "attnlaws.targets.shipped_models:gpt",
+    "reference.llama": "attnlaws.targets.shipped_models:llama",
+    "reference.mistral": "attnlaws.targets.shipped_models:windowed",
+    "reference.bert": "attnlaws.targets.shipped_models:bert",
+    "reference.t5": "attnlaws.targets.shipped_models:t5",
     "transformers.gpt2-lm": f"transformers:GPT2LMHeadModel({_SMALL}, n_embd=12, n_head=3, n_layer=2, n_positions=40)",
     "transformers.llama": f"transformers:LlamaForCausalLM({_LLAMA})",
     "transformers.mistral": f"transformers:MistralForCausalLM({_LLAMA}, sliding_window=4)",

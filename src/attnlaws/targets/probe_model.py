@@ -87,8 +87,8 @@ def _parameters(target: ModelTarget, fixed: Mapping[str, Any]) -> tuple[ModelTar
         role = role_of(p.name)
         if role == "decoder" and p.name == "y" and p.default is not p.empty:
             role = "labels"
-        if role == "labels" and p.default is p.empty and roles.get("tokens") == "src":
-            role = "decoder"
+        if role == "labels" and p.default is p.empty and roles.get("tokens", "").startswith(("src", "source")):
+            role = "decoder"  # source and target: two texts
         if role is not None and (role != "tokens" or p is parameters[0]):
             roles.setdefault(role, p.name)
     if parameters and "tokens" not in roles and role_of(parameters[0].name) is None:
