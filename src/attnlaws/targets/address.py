@@ -19,6 +19,7 @@ from . import presets
 from .build import is_layer, makes_layer, resolved, split_call
 from .call import ROUTES
 from .conventions import UnknownChoice, declared
+from .frameworks import FRAMEWORKS
 from .layer import LayerTarget
 from .names import NAMES
 from .probe import adapt
@@ -216,8 +217,8 @@ def _settings(name: str, values: Any) -> Settings:
     routes = values.get("routes", [])
     if not isinstance(routes, list) or not set(routes) <= set(ROUTES):
         raise BadConfiguration(f"{where} routes = {routes!r} must be a list of: {', '.join(ROUTES)}")
-    if values.get("framework", "torch") not in ("torch", "numpy"):
-        raise BadConfiguration(f"{where} framework = {values['framework']!r} is not one of: torch, numpy")
+    if values.get("framework", "torch") not in FRAMEWORKS:
+        raise BadConfiguration(f"{where} framework = {values['framework']!r} is not one of: {', '.join(FRAMEWORKS)}")
     try:
         conventions = declared(values.get("conventions", {}))
     except UnknownChoice as error:
