@@ -57,7 +57,7 @@ def load_target(name: str, *, device: str = "cpu", root: Path | None = None) -> 
     """
     configured = configured_targets(root or Path.cwd())
     settings = configured.get(name, Settings(name))
-    preset = presets.PRESETS.get(settings.target)
+    preset = presets.PRESETS.get(settings.target) or foreign(settings.target)
     if preset is None:
         address, arguments = split_call(settings.target)
         found = locate(address, configured)
@@ -71,11 +71,32 @@ def load_target(name: str, *, device: str = "cpu", root: Path | None = None) -> 
         raise NoSuchTarget(f"{name} needs a library that can't be imported: {error}") from error
 
 
+def foreign(address: str) -> presets.Preset | None:
+    """A function that is no Python: a model in an .onnx file, to be loaded when it is asked for; None for other addresses."""
+    if address.endswith(".onnx"):
+
+        def load(device: str) -> Callable[..., Any]:
+            from .onnx_model import model_function
+
+            return model_function(existing(address))
+
+        return load
+    return None
+
+
+def existing(place: str) -> Path:
+    """The path of a file. Raises NoSuchTarget where there is none."""
+    path = Path(place)
+    if not path.is_file():
+        raise NoSuchTarget(f"there is no file {place}")
+    return path
+
+
 def kind_at(name: str, root: Path | None = None) -> str:
     """ "layer" or "attention", by what stands at an address; what can't be found is told when it is loaded."""
     configured = configured_targets(root or Path.cwd())
     wanted = configured.get(name, Settings(name)).target
-    if wanted in presets.PRESETS:
+    if wanted in presets.PRESETS or foreign(wanted) is not None:
         return "attention"
     try:
         address, arguments = split_call(wanted)
@@ -119,8 +140,10 @@ def locate(address: str, others: Mapping[str, Any] | None = None) -> Callable[..
         known = [*presets.PRESETS, *(others or {})]
         near = get_close_matches(address, known, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else f"; presets: {', '.join(presets.PRESETS)}"
-        raise NoSuchTarget(f"{address!r} is neither pkg.mod:attr nor path/to/file.py:attr nor a preset{hint}")
-    module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
+        raise NoSuchTarget(
+            f"{address!r} is neither pkg.mod:attr nor path/to/file.py:attr nor path/to/model.onnx nor a preset{hint}"
+        )
+    module = _from_file(existing(place)) if place.endswith(".py") else _from_module(place)
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -132,8 +155,6 @@ def locate(address: str, others: Mapping[str, Any] | None = None) -> Callable[..
 
 
 def _from_file(path: Path) -> Any:
-    if not path.is_file():
-        raise NoSuchTarget(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

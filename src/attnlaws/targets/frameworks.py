@@ -383,9 +383,11 @@ SPOKEN = {
     "haiku": "jax",
     "torch": "torch",
     "transformers": "torch",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
     "numpy": "numpy",
 }
-FRAMEWORKS = ("torch", "numpy", "jax", "jax, eager")
+FRAMEWORKS = ("torch", "numpy", "jax", "jax, eager", "onnx")
 
 
 def framework_named(name: str, device: str = "cpu") -> Framework:
@@ -398,6 +400,10 @@ def framework_named(name: str, device: str = "cpu") -> Framework:
         from .jax_arrays import JaxFramework
 
         return JaxFramework(device, eager=name == "jax, eager")
+    if name == "onnx":
+        from .onnx_model import OnnxFramework
+
+        return OnnxFramework()
     raise ValueError(f"unknown framework {name!r}; known: {', '.join(FRAMEWORKS)}")
 
 
