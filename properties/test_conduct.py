@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -94,13 +94,13 @@ def test_whole_output(trial: Trial) -> None:
     share=0.6,
 )
 def test_no_grad(trial: Trial) -> None:
-    """o of inputs that require gradients = o of inputs that don't = o under no_grad and inference_mode."""
+    """o of inputs that require gradients = o of inputs that don't = o under no_grad and inference_mode, where there are such."""
     call = trial.call
     upstream = np.ones((*call.query.shape[:3], call.value.shape[3]))
     plain = trial.run().output
     recorded = trial.run(upstream=upstream).output
     trial.agree(recorded, call, plain, call, "recording gradients changes the output", exact_hoped=True)
-    for mode in ("no_grad", "inference_mode"):
+    for mode in trial.target.framework.modes:
         try:
             answer = trial.target.transformed(mode)(call)
         except (TargetRaised, WrongResult) as failure:
@@ -108,13 +108,17 @@ def test_no_grad(trial: Trial) -> None:
         trial.agree(answer.output, call, plain, call, f"the output changes under {mode}", exact_hoped=True)
 
 
-def _is_torch(target: Target) -> str | None:
-    return None if target.framework.name == "torch" else f"{target.framework.name} has no such transformation"
+def _offers(kind: str) -> Callable[[Target], str | None]:
+    def missing(target: Target) -> str | None:
+        known = target.framework.transformations
+        return None if kind in known else f"{target.framework.name} has no such transformation"
+
+    return missing
 
 
 def _four_axes(target: Target) -> str | None:
     four = target.conventions.layout in ("BHSD", "BSHD")
-    return _is_torch(target) or (None if four else "takes no batch of heads")
+    return _offers("vmap")(target) or (None if four else "takes no batch of heads")
 
 
 SIMPLE = Wants(
@@ -124,14 +128,15 @@ SIMPLE = Wants(
 
 @law(
     "conduct.compile",
-    "the output is the same under torch.compile",
+    "the output is the same when the function is compiled",
     wants=SIMPLE,
-    applies=_is_torch,
+    applies=_offers("compile"),
     share=0.02,
     slow=True,
 )
 def test_compile(trial: Trial) -> None:
-    """o compiled = o, also for a second shape after the first trace. Traced whole, without code generation.
+    """o compiled = o, also for a second shape after the first trace: torch.compile, traced whole without code generation;
+    jax.jit.
 
     What can't be compiled says nothing.
     """
@@ -148,7 +153,7 @@ def test_compile(trial: Trial) -> None:
         except (TargetRaised, WrongResult) as failure:
             raise Refused(str(failure)) from failure
         plain = trial.run(given).output
-        trial.agree(answer.output, given, plain, given, "the output changes under torch.compile")
+        trial.agree(answer.output, given, plain, given, "the output changes when the function is compiled")
 
 
 @law("conduct.vmap", "mapping over the batch gives the batch", wants=SIMPLE, applies=_four_axes, share=0.1)
@@ -166,7 +171,7 @@ def test_vmap(trial: Trial) -> None:
     "conduct.autocast",
     "under bfloat16 autocast the errors are those of bfloat16",
     wants=Wants(small=True, masks=("none",), bias=False, scale=False, dtypes=("bfloat16",), regimes=("normal", "flat")),
-    applies=_is_torch,
+    applies=_offers("autocast"),
     basis=("weights.oracle",),
     share=0.2,
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from random import Random
 from typing import Any, TypeVar
 
 import numpy as np
@@ -134,6 +135,7 @@ TINY = 4096
 def build(pick: Pick, wants: Wants, target_abilities: Abilities, conventions: Conventions) -> Problem:
     """One problem, every choice made by `pick(name, options)`."""
     a = target_abilities
+    pick = _few_sizes(pick) if a.costly_sizes else pick
     causal = _causal(pick, wants, a, conventions)
     mask, route, shape = _mask(pick, wants, a, conventions, causal)
     queries, keys = _lengths(pick, wants, a, conventions, causal, mask)
@@ -182,6 +184,39 @@ def build(pick: Pick, wants: Wants, target_abilities: Abilities, conventions: Co
         pick("seed", range(1 << 16)),
     )
     return _with_options(pick, made, wants, a, conventions) if wants.options or wants.option else made
+
+
+#: sets of sizes for targets to which new sizes are costly: a few that come up often, more that come up now and then
+WORLDS = (*[world for world in range(6) for _ in range(16)], *range(6, 30))
+#: where the numbering starts: there the frequent six hold tiny, small, tile-edge and decoding lengths, most dtypes, and grouped heads
+_FIRST_WORLD = 79935
+#: what follows from the number of the set
+_SIZES = (
+    "lengths",
+    "long",
+    "queries",
+    "keys",
+    "square",
+    "batch",
+    "grouped",
+    "groups",
+    "heads",
+    "head_dim",
+    "value_dim",
+)
+_OF_THE_WORLD = frozenset((*_SIZES, "coincide", "which", "shape", "dtype", "scale", "left", "right", "cap"))
+
+
+def _few_sizes(pick: Pick) -> Pick:
+    """All sizes follow from one number, so that programs compiled for one problem serve others; the rest is picked freely."""
+    world = pick("world", WORLDS)
+
+    def tied(name: str, options: Sequence[Any]) -> Any:
+        if name not in _OF_THE_WORLD:
+            return pick(name, options)
+        return Random(f"{name} {_FIRST_WORLD + world}").choice(options)
+
+    return tied
 
 
 def _asked(problem: Problem) -> set[str]:

@@ -12,6 +12,21 @@ from ..run.ledger import Report, Verdict
 from ..targets.call import Call
 from ..targets.target import Target
 
+#: framework: how it is imported, an array of a list, an array of zeros
+_WORDS = {
+    "torch": (
+        "import torch",
+        "torch.tensor({values}, dtype=torch.{dtype})",
+        "torch.zeros({shape}, dtype=torch.{dtype})",
+    ),
+    "numpy": ("import numpy as np", "np.array({values}, dtype=np.{dtype})", "np.zeros({shape}, dtype=np.{dtype})"),
+    "jax": (
+        "import jax\nimport jax.numpy as jnp",
+        "jnp.array({values}, dtype=jnp.{dtype})",
+        "jnp.zeros({shape}, dtype=jnp.{dtype})",
+    ),
+}
+
 _HEAD = '''"""{law}: {statement}
 
 {reason}
@@ -31,6 +46,8 @@ def write_script(verdict: Verdict, report: Report, folder: Path) -> Path | None:
     address = report.target.address
     if address is None or ":" not in address or not isinstance(report.target, Target):
         return None
+    if report.target.framework.name not in _WORDS:
+        return None
     path = folder / f"{verdict.law}.py"
     path.write_text(script(verdict, report.target, call, address), encoding="utf-8")
     return path
@@ -38,21 +55,23 @@ def write_script(verdict: Verdict, report: Report, folder: Path) -> Path | None:
 
 def script(verdict: Verdict, target: Target, call: Call, address: str) -> str:
     """The text of the script."""
-    torch = target.framework.name == "torch"
+    words = _WORDS[target.framework.name]
     lines = [
         _HEAD.format(
             law=verdict.law,
             statement=verdict.statement,
             reason=verdict.reason,
             framework=target.framework.name,
-            imports="\n".join([*_find(address), "import torch" if torch else "import numpy as np"]),
+            imports="\n".join([*_find(address), words[0]]),
         )
     ]
+    if target.framework.name == "jax" and call.dtype == "float64":
+        lines.append('jax.config.update("jax_enable_x64", True)')
     _, keywords = target.arguments(call, (), False)[0]
     names = []
     for name, value in keywords.items():
         if target.framework.is_tensor(value):
-            lines.append(f"{_plain(name)} = {_literal(target, value, torch)}")
+            lines.append(f"{_plain(name)} = {_literal(target, value, words)}")
             names.append(f"{name}={_plain(name)}")
         elif type(value).__name__ == "_StandIn":
             lines.append(
@@ -84,16 +103,16 @@ def _find(address: str) -> list[str]:
     return [f"from {place} import {first} as found", f"target = found{''.join('.' + r for r in rest)}"]
 
 
-def _literal(target: Target, value: Any, torch: bool) -> str:
+def _literal(target: Target, value: Any, words: tuple[str, str, str]) -> str:
     array = target.framework.to_numpy(value)
     dtype = target.framework.dtype_of(value)
+    if array.size == 0:
+        return words[2].format(shape=array.shape, dtype=dtype)
     if dtype == "bool":
         text = str(array.astype(bool).tolist())
     else:
         text = str(array.tolist()).replace("inf", "float('inf')").replace("nan", "float('nan')")
-    if array.size == 0:
-        return f"{'torch' if torch else 'np'}.zeros({array.shape}, dtype={'torch' if torch else 'np'}.{dtype})"
-    return f"torch.tensor({text}, dtype=torch.{dtype})" if torch else f"np.array({text}, dtype=np.{dtype})"
+    return words[1].format(values=text, dtype=dtype)
 
 
 def _claim(verdict: Verdict, target: Target) -> list[str]:

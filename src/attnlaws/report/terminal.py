@@ -62,7 +62,8 @@ def card_of(target: Target | LayerTarget | ModelTarget | Part, precision: dict[s
 def card(target: Target, precision: dict[str, str] | None = None) -> str:
     """The conventions of a target: what was found or declared, and how."""
     conventions, abilities = target.conventions, target.abilities
-    lines = [f"{target.name}   ({target.framework.name})", "conventions"]
+    spoken = ", ".join(filter(None, (target.framework.name, target.framework.note)))
+    lines = [f"{target.name}   ({spoken})", "conventions"]
     for item in fields(Conventions):
         how = conventions.known.get(item.name)
         if how is not None:

@@ -18,6 +18,8 @@ from .minimise import minimise
 
 #: problems after which a law that held on all of them may stop at the end of its share of the time
 ENOUGH = 12
+#: the same where each new size costs the compilation of a program
+ENOUGH_WHERE_COSTLY = 4
 
 
 class OutOfTime(BaseException):
@@ -43,6 +45,8 @@ class _Search:
     def __init__(self, law: AnyLaw, target: Any, session: Session, deadline: float, share_ends: float) -> None:
         self.law, self.target, self.session = law, target, session
         self.deadline, self.share_ends = deadline, share_ends
+        costly = getattr(getattr(target, "abilities", None), "costly_sizes", False)
+        self.enough = ENOUGH_WHERE_COSTLY if costly else ENOUGH
         self.evidence = Evidence()
         self.judged = self.samples = 0
         self.refusal = ""
@@ -51,7 +55,7 @@ class _Search:
     def judge(self, problem: Any) -> bool:
         """Whether the law held on a problem, as far as it could be tried there."""
         now = time.monotonic()
-        if now > self.deadline or (now > self.share_ends and self.judged >= ENOUGH):
+        if now > self.deadline or (now > self.share_ends and self.judged >= self.enough):
             raise OutOfTime
         try:
             failure = try_law(self.law, self.target, problem, self.session, self.evidence)
@@ -99,7 +103,7 @@ def run_law(
         if search.best is None and effort.drawn:
             _draw(search, effort, seed)
     except OutOfTime:
-        if search.best is None and search.judged < ENOUGH:
+        if search.best is None and search.judged < search.enough:
             raise
     done = replace(
         verdict,

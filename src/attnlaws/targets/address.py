@@ -19,6 +19,7 @@ from . import presets
 from .build import has_embedding, is_layer, makes_layer, resolved, split_call
 from .call import ROUTES
 from .conventions import UnknownChoice, declared
+from .frameworks import FRAMEWORKS
 from .layer import LayerTarget
 from .model import ModelTarget
 from .names import NAMES
@@ -67,7 +68,7 @@ def load_target(
     address, word, kind = settings.target.partition(" as ")
     if word:
         return replace(taken_as(kind.strip(), name, locate(address.strip(), configured)), address=name)
-    preset = presets.PRESETS.get(settings.target)
+    preset = presets.PRESETS.get(settings.target) or foreign(settings.target)
     if preset is None:
         address, arguments = split_call(presets.MODELS.get(settings.target, settings.target))
         found = locate(address, configured)
@@ -81,13 +82,34 @@ def load_target(
         raise NoSuchTarget(f"{name} needs a library that can't be imported: {error}") from error
 
 
+def foreign(address: str) -> presets.Preset | None:
+    """A function that is no Python: a model in an .onnx file, to be loaded when it is asked for; None for other addresses."""
+    if address.endswith(".onnx"):
+
+        def load(device: str) -> Callable[..., Any]:
+            from .onnx_model import model_function
+
+            return model_function(existing(address))
+
+        return load
+    return None
+
+
+def existing(place: str) -> Path:
+    """The path of a file. Raises NoSuchTarget where there is none."""
+    path = Path(place)
+    if not path.is_file():
+        raise NoSuchTarget(f"there is no file {place}")
+    return path
+
+
 def kind_at(name: str, root: Path | None = None) -> str:
     """ "model", "layer", "part" or "attention", by what stands at an address; what can't be found is told when it is loaded."""
     configured = configured_targets(root or Path.cwd())
     wanted = configured.get(name, Settings(name)).target
     if " as " in wanted:
         return "part"
-    if wanted in presets.PRESETS:
+    if wanted in presets.PRESETS or foreign(wanted) is not None:
         return "attention"
     try:
         address, arguments = split_call(presets.MODELS.get(wanted, wanted))
@@ -171,8 +193,10 @@ def locate(address: str, others: Mapping[str, Any] | None = None) -> Callable[..
         hint = (
             f"; did you mean {near[0]!r}?" if near else f"; presets: {', '.join([*presets.PRESETS, *presets.MODELS])}"
         )
-        raise NoSuchTarget(f"{address!r} is neither pkg.mod:attr nor path/to/file.py:attr nor a preset{hint}")
-    module = _from_file(Path(place)) if place.endswith(".py") else _from_module(place)
+        raise NoSuchTarget(
+            f"{address!r} is neither pkg.mod:attr nor path/to/file.py:attr nor path/to/model.onnx nor a preset{hint}"
+        )
+    module = _from_file(existing(place)) if place.endswith(".py") else _from_module(place)
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -184,8 +208,6 @@ def locate(address: str, others: Mapping[str, Any] | None = None) -> Callable[..
 
 
 def _from_file(path: Path) -> Any:
-    if not path.is_file():
-        raise NoSuchTarget(f"there is no file {path}")
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -270,8 +292,8 @@ def _settings(name: str, values: Any) -> Settings:
     routes = values.get("routes", [])
     if not isinstance(routes, list) or not set(routes) <= set(ROUTES):
         raise BadConfiguration(f"{where} routes = {routes!r} must be a list of: {', '.join(ROUTES)}")
-    if values.get("framework", "torch") not in ("torch", "numpy"):
-        raise BadConfiguration(f"{where} framework = {values['framework']!r} is not one of: torch, numpy")
+    if values.get("framework", "torch") not in FRAMEWORKS:
+        raise BadConfiguration(f"{where} framework = {values['framework']!r} is not one of: {', '.join(FRAMEWORKS)}")
     try:
         conventions = declared(values.get("conventions", {}))
     except UnknownChoice as error:

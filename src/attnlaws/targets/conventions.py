@@ -243,4 +243,6 @@ class Abilities:
     #: the head sizes that are taken; empty where any is
     head_dims: tuple[int, ...] = ()
     views: tuple[str, ...] = ()
+    #: new sizes cost time, since a program is compiled for each
+    costly_sizes: bool = False
     refusals: dict[str, str] = field(default_factory=dict)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator
-from types import ModuleType
+from collections.abc import Callable, Iterator, Mapping
+from types import CodeType, ModuleType
 from typing import Any, Protocol
 
 import numpy as np
@@ -16,15 +16,33 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+#: from an output and its upstream gradient to the gradients by the inputs
+Pull = Callable[[Any, Any], list[Any | None]]
+
 
 class Framework(Protocol):
-    """What attnlaws needs of an array library."""
+    """What attnlaws needs of an array library.
+
+    `views` are the memory layouts that it can give a tensor, `transformations` what it can do with a function ("compile",
+    "vmap", "autocast"), `modes` the ways to call one without recording gradients. `costly_sizes`: new sizes cost time, since
+    a program is compiled for each. `note` stands on the card.
+    """
 
     name: str
     dtypes: tuple[str, ...]
     differentiable: bool
     views: tuple[str, ...]
+    transformations: tuple[str, ...]
+    modes: tuple[str, ...]
+    costly_sizes: bool
 
+    @property
+    def note(self) -> str: ...
+    def call(self, function: Callable[..., Any], positional: list[Any], keywords: Mapping[str, Any]) -> Any: ...
+    def recorded(
+        self, function: Callable[..., Any], positional: list[Any], keywords: Mapping[str, Any], inputs: list[Any]
+    ) -> tuple[Any, Pull]: ...
+    def calling(self, dtype: str) -> contextlib.AbstractContextManager[None]: ...
     def tensor(self, values: Array, dtype: str, *, view: str = "plain", grad: bool = False) -> Any: ...
     def boolean(self, values: NDArray[np.bool_]) -> Any: ...
     def integers(self, values: NDArray[np.int64]) -> Any: ...
@@ -34,21 +52,96 @@ class Framework(Protocol):
     def device_of(self, value: Any) -> str: ...
     def kind_of(self, value: Any) -> str: ...
     def shares_memory(self, first: Any, second: Any) -> bool: ...
-    def gradients(self, output: Any, inputs: list[Any], upstream: Any) -> list[Any | None]: ...
     def refill(self, tensor: Any, values: Array) -> None: ...
     def poison(self, shape: tuple[int, ...], dtype: str) -> None: ...
     def global_state(self) -> dict[str, Any]: ...
     def seeded(self, seed: int) -> contextlib.AbstractContextManager[None]: ...
     def transformed(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]: ...
-    def second(self, output: Any, inputs: list[Any], upstream: Any, directions: list[Array]) -> list[Any | None]: ...
+    def second(
+        self,
+        function: Callable[..., Any],
+        positional: list[Any],
+        keywords: Mapping[str, Any],
+        inputs: list[Any],
+        upstream: Any,
+        directions: list[Array],
+    ) -> list[Any | None]: ...
 
 
-class NumpyFramework:
+class Plain:
+    """What most frameworks share: a function is called as it is, has no gradients, and nothing is to be set."""
+
+    name = ""
+    differentiable = False
+    views: tuple[str, ...] = ()
+    transformations: tuple[str, ...] = ()
+    modes: tuple[str, ...] = ()
+    costly_sizes = False
+
+    @property
+    def note(self) -> str:
+        """What the card says beside the name."""
+        return ""
+
+    def call(self, function: Callable[..., Any], positional: list[Any], keywords: Mapping[str, Any]) -> Any:
+        return function(*positional, **keywords)
+
+    def recorded(
+        self, function: Callable[..., Any], positional: list[Any], keywords: Mapping[str, Any], inputs: list[Any]
+    ) -> tuple[Any, Pull]:
+        """The result, and what pulls an upstream gradient back to the inputs, which are among the arguments."""
+        raise NotImplementedError(f"{self.name} has no gradients")
+
+    def second(
+        self,
+        function: Callable[..., Any],
+        positional: list[Any],
+        keywords: Mapping[str, Any],
+        inputs: list[Any],
+        upstream: Any,
+        directions: list[Array],
+    ) -> list[Any | None]:
+        """The derivative of sum_n directions_n . gradient_n by each input."""
+        raise NotImplementedError(f"{self.name} has no second gradients")
+
+    def calling(self, dtype: str) -> contextlib.AbstractContextManager[None]:
+        """What must be set while tensors of a dtype are used."""
+        return contextlib.nullcontext()
+
+    def transformed(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function compiled, mapped over the batch, or in another mode."""
+        raise NotImplementedError(f"{self.name} has no {kind}")
+
+    def kind_of(self, value: Any) -> str:
+        return f"{type(value).__module__}.{type(value).__qualname__}"
+
+    def device_of(self, value: Any) -> str:
+        return "cpu"
+
+    def refill(self, tensor: Any, values: Array) -> None:
+        """Other values in the same memory."""
+        raise NotImplementedError(f"arrays of {self.name} can't be changed")
+
+    def global_state(self) -> dict[str, Any]:
+        """What a call must leave as it was."""
+        return {"numpy error handling": str(np.geterr()), "numpy random state": str(np.random.get_state())}
+
+    @contextlib.contextmanager
+    def seeded(self, seed: int) -> Iterator[None]:
+        """Random numbers from a seed inside; the state is put back afterwards."""
+        before = np.random.get_state()
+        np.random.seed(seed % (1 << 32))
+        try:
+            yield
+        finally:
+            np.random.set_state(before)
+
+
+class NumpyFramework(Plain):
     """Plain NumPy arrays."""
 
     name = "numpy"
     dtypes: tuple[str, ...] = ("float32", "float64", "float16")
-    differentiable = False
     views: tuple[str, ...] = ("transposed", "columns", "sliced", "offset", "fused", "reversed")
 
     def tensor(self, values: Array, dtype: str, *, view: str = "plain", grad: bool = False) -> NDArray[Any]:
@@ -69,17 +162,8 @@ class NumpyFramework:
     def dtype_of(self, value: Any) -> str:
         return str(value.dtype)
 
-    def device_of(self, value: Any) -> str:
-        return "cpu"
-
-    def kind_of(self, value: Any) -> str:
-        return f"{type(value).__module__}.{type(value).__qualname__}"
-
     def shares_memory(self, first: Any, second: Any) -> bool:
         return bool(np.may_share_memory(first, second))
-
-    def gradients(self, output: Any, inputs: list[Any], upstream: Any) -> list[Any | None]:
-        raise NotImplementedError("NumPy has no gradients")
 
     def refill(self, tensor: Any, values: Array) -> None:
         """Other values in the same memory."""
@@ -90,34 +174,16 @@ class NumpyFramework:
         held = [np.full(shape, np.nan, dtype=dtype) for _ in range(4)]
         del held
 
-    def global_state(self) -> dict[str, Any]:
-        """What a call must leave as it was."""
-        return {"numpy error handling": str(np.geterr()), "numpy random state": str(np.random.get_state())}
 
-    @contextlib.contextmanager
-    def seeded(self, seed: int) -> Iterator[None]:
-        """Random numbers from a seed inside; the state is put back afterwards."""
-        before = np.random.get_state()
-        np.random.seed(seed % (1 << 32))
-        try:
-            yield
-        finally:
-            np.random.set_state(before)
-
-    def transformed(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        raise NotImplementedError("NumPy has no transformations")
-
-    def second(self, output: Any, inputs: list[Any], upstream: Any, directions: list[Array]) -> list[Any | None]:
-        raise NotImplementedError("NumPy has no gradients")
-
-
-class TorchFramework:
+class TorchFramework(Plain):
     """PyTorch tensors on one device."""
 
     name = "torch"
     dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16", "float16")
     differentiable = True
     views: tuple[str, ...] = ("transposed", "columns", "sliced", "offset", "fused")
+    transformations: tuple[str, ...] = ("compile", "vmap", "autocast")
+    modes: tuple[str, ...] = ("no_grad", "inference_mode")
 
     def __init__(self, device: str = "cpu") -> None:
         import torch
@@ -155,16 +221,18 @@ class TorchFramework:
     def device_of(self, value: Any) -> str:
         return str(value.device.type)
 
-    def kind_of(self, value: Any) -> str:
-        return f"{type(value).__module__}.{type(value).__qualname__}"
-
     def shares_memory(self, first: Any, second: Any) -> bool:
         if first.numel() == 0 or second.numel() == 0:
             return False
         return bool(first.untyped_storage().data_ptr() == second.untyped_storage().data_ptr())
 
-    def gradients(self, output: Any, inputs: list[Any], upstream: Any) -> list[Any | None]:
-        return list(self.torch.autograd.grad(output, inputs, upstream, allow_unused=True))
+    def recorded(
+        self, function: Callable[..., Any], positional: list[Any], keywords: Mapping[str, Any], inputs: list[Any]
+    ) -> tuple[Any, Pull]:
+        def pull(output: Any, upstream: Any) -> list[Any | None]:
+            return list(self.torch.autograd.grad(output, inputs, upstream, allow_unused=True))
+
+        return function(*positional, **keywords), pull
 
     def refill(self, tensor: Any, values: Array) -> None:
         """Other values in the same memory."""
@@ -226,12 +294,25 @@ class TorchFramework:
 
         return mapped
 
-    def second(self, output: Any, inputs: list[Any], upstream: Any, directions: list[Array]) -> list[Any | None]:
-        """The derivative of sum_n directions_n . gradient_n by each input."""
+    def second(
+        self,
+        function: Callable[..., Any],
+        positional: list[Any],
+        keywords: Mapping[str, Any],
+        inputs: list[Any],
+        upstream: Any,
+        directions: list[Array],
+    ) -> list[Any | None]:
         grad = self.torch.autograd.grad
-        first = grad(output, inputs, upstream, create_graph=True)
+        output = first_of(function(*positional, **keywords))
+        first = grad(output, inputs, upstream.reshape(output.shape), create_graph=True)
         total = sum((g * self.tensor(d, self.dtype_of(g))).sum() for g, d in zip(first, directions, strict=True))
         return list(grad(total, inputs, allow_unused=True))
+
+
+def first_of(result: Any) -> Any:
+    """The output in a result: itself, or the first of several."""
+    return result[0] if isinstance(result, tuple | list) else result
 
 
 def _quietly(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -294,23 +375,45 @@ def _buffer(laid: NDArray[Any]) -> tuple[NDArray[Any], int]:
     return flat, start
 
 
+#: the framework whose arrays a package's functions take, by the package's name; keras takes those of its backend
+SPOKEN = {
+    "jax": "jax",
+    "flax": "jax",
+    "equinox": "jax",
+    "haiku": "jax",
+    "torch": "torch",
+    "transformers": "torch",
+    "onnx": "onnx",
+    "onnxruntime": "onnx",
+    "numpy": "numpy",
+}
+FRAMEWORKS = ("torch", "numpy", "jax", "jax, eager", "onnx")
+
+
 def framework_named(name: str, device: str = "cpu") -> Framework:
-    """The adapter of a framework, imported now."""
+    """The adapter of a framework, imported now. Raises ImportError where it is not installed, ValueError for another name."""
     if name == "torch":
         return TorchFramework(device)
     if name == "numpy":
         return NumpyFramework()
-    raise ValueError(f"unknown framework {name!r}; known: torch, numpy")
+    if name in ("jax", "jax, eager"):
+        from .jax_arrays import JaxFramework
+
+        return JaxFramework(device, eager=name == "jax, eager")
+    if name == "onnx":
+        from .onnx_model import OnnxFramework
+
+        return OnnxFramework()
+    raise ValueError(f"unknown framework {name!r}; known: {', '.join(FRAMEWORKS)}")
 
 
-def frameworks_to_try(function: Any, device: str = "cpu") -> list[Framework]:
-    """The frameworks that a function may speak, likeliest first, judged by where it comes from and what it uses."""
-    inner = _plain_function(function)
-    seen = {str(getattr(inner, "__module__", "") or "").split(".")[0]}
-    for value in list(getattr(inner, "__globals__", {}).values()):
-        module = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", "")
-        seen.add(str(module or "").split(".")[0])
-    names = ["numpy", "torch"] if "numpy" in seen and "torch" not in seen else ["torch", "numpy"]
+def frameworks_to_try(function: Any, device: str = "cpu", wanted: str | None = None) -> list[Framework]:
+    """The frameworks that a function may speak, likeliest first: the wanted one, or judged by where it comes from, what it
+    names, and what its module imports. NumPy comes last where another is seen, since all kinds of files import it.
+    """
+    seen = list(dict.fromkeys(_spoken(function)))
+    ranked = sorted(seen, key=lambda name: name == "numpy") if wanted is None else [wanted]
+    names = dict.fromkeys([*ranked, "torch", "numpy"]) if wanted is None else ranked
     made: list[Framework] = []
     for name in names:
         try:
@@ -318,6 +421,28 @@ def frameworks_to_try(function: Any, device: str = "cpu") -> list[Framework]:
         except ImportError:
             continue
     return made
+
+
+def _spoken(function: Any) -> Iterator[str]:
+    """The frameworks of the packages that a function shows, in the order of how telling that is."""
+    inner = _plain_function(function)
+    around = getattr(inner, "__globals__", {})
+    named = _names_in(getattr(inner, "__code__", None))
+    packages = [str(getattr(inner, "__module__", "") or "")]
+    for values in ([around[name] for name in named if name in around], list(around.values())):
+        packages += [v.__name__ if isinstance(v, ModuleType) else str(getattr(v, "__module__", "")) for v in values]
+    for package in packages:
+        name = package.split(".")[0]
+        if name in SPOKEN:
+            yield SPOKEN[name]
+
+
+def _names_in(code: CodeType | None) -> list[str]:
+    """The global names that a function's code uses, those of functions inside it too."""
+    if code is None:
+        return []
+    inside = [name for part in code.co_consts if isinstance(part, CodeType) for name in _names_in(part)]
+    return [*code.co_names, *inside]
 
 
 def _plain_function(function: Any) -> Any:

@@ -99,11 +99,29 @@ def _identity_mha(torch: Any, width: int, heads: int, like: Any) -> Any:
     return module.requires_grad_(False)
 
 
-def _transformers(module: str, function: str) -> Preset:
+def _from(module: str, function: str) -> Preset:
     def make(device: str) -> Callable[..., Any]:
         import importlib
 
         return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
+
+    return make
+
+
+def _onnx(engine: str, opset: int) -> Preset:
+    def make(device: str) -> Callable[..., Any]:
+        from .onnx_model import attention_operator
+
+        return attention_operator(engine, opset)
+
+    return make
+
+
+def _contributed(name: str) -> Preset:
+    def make(device: str) -> Callable[..., Any]:
+        from . import onnx_model
+
+        return getattr(onnx_model, name)()  # type: ignore[no-any-return]
 
     return make
 
@@ -114,9 +132,19 @@ PRESETS: dict[str, Preset] = {
     "torch.sdpa[flash]": _sdpa("FLASH_ATTENTION"),
     "torch.flex": _flex,
     "torch.mha": _mha,
-    "transformers.sdpa": _transformers("transformers.integrations.sdpa_attention", "sdpa_attention_forward"),
-    "transformers.eager": _transformers("transformers.models.llama.modeling_llama", "eager_attention_forward"),
-    "transformers.gpt2": _transformers("transformers.models.gpt2.modeling_gpt2", "eager_attention_forward"),
+    "transformers.sdpa": _from("transformers.integrations.sdpa_attention", "sdpa_attention_forward"),
+    "transformers.eager": _from("transformers.models.llama.modeling_llama", "eager_attention_forward"),
+    "transformers.gpt2": _from("transformers.models.gpt2.modeling_gpt2", "eager_attention_forward"),
+    "jax.dpa": _from("jax.nn", "dot_product_attention"),
+    "flax.dpa": _from("flax.linen", "dot_product_attention"),
+    "flax.nnx.dpa": _from("flax.nnx", "dot_product_attention"),
+    "onnx.attention": _onnx("runtime", 23),
+    "onnx.attention[reference]": _onnx("reference", 23),
+    "onnx.attention[24]": _onnx("runtime", 24),
+    "onnx.attention[reference, 24]": _onnx("reference", 24),
+    "onnx.attention[reference, 25]": _onnx("reference", 25),
+    "onnxruntime.mha": _contributed("multi_head_operator"),
+    "onnxruntime.gqa": _contributed("grouped_query_operator"),
 }
 
 _SMALL = "vocab_size=11, bos_token_id=None, eos_token_id=None"

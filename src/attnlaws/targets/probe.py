@@ -53,8 +53,7 @@ def adapt(
         raise CannotAdapt(f"{name} is {type(function).__name__}, not a function of query, key and value")
     signature = understand(function, names, tuple(fixed or ()))
     refusals: list[str] = []
-    candidates = [f for f in frameworks_to_try(function, device) if framework in (None, f.name)]
-    for candidate in candidates:
+    for candidate in frameworks_to_try(function, device, framework):
         bare = Target(
             name,
             function,
@@ -123,6 +122,7 @@ def _sizes(target: Target) -> Target:
         target,
         batch=layout in ("BHSD", "BSHD", "SBHD", "BSD", "packed"),
         heads=layout in ("BHSD", "BSHD", "SBHD", "SHD", "HSD", "packed"),
+        costly_sizes=target.framework.costly_sizes,
     )
     batch, heads = (2 if target.abilities.batch else 1), (4 if target.abilities.heads else 1)
     target, refusals = _head_dims(target, batch, heads)
@@ -150,15 +150,20 @@ def _sizes(target: Target) -> Target:
     )
 
 
+#: where each size costs a compilation these tell whether a size is refused at all
+_FEW_HEAD_DIMS = (1, 12, 64)
 _HEAD_DIMS = (1, 2, 3, 4, 5, 8, 12, 16, 32, 64, 80, 128, 256)
 
 
 def _head_dims(target: Target, batch: int, heads: int) -> tuple[Target, dict[str, str | None]]:
     """Which head sizes are taken, and what is said of the first that is not."""
     dtype = target.abilities.dtypes[0]
-    answers = {n: refusal_of(target, plain_call(batch, heads, 3, 3, n, n, dtype=dtype)) for n in _HEAD_DIMS}
+    tried = _FEW_HEAD_DIMS if target.framework.costly_sizes else _HEAD_DIMS
+    answers = {n: refusal_of(target, plain_call(batch, heads, 3, 3, n, n, dtype=dtype)) for n in tried}
+    if None in answers.values() and set(answers.values()) != {None} and tried != _HEAD_DIMS:
+        answers = {n: refusal_of(target, plain_call(batch, heads, 3, 3, n, n, dtype=dtype)) for n in _HEAD_DIMS}
     taken = tuple(n for n, refusal in answers.items() if refusal is None)
-    if len(taken) == len(_HEAD_DIMS):
+    if set(answers.values()) == {None}:
         return with_abilities(target, head_dims=()), {}
     first = next(n for n, refusal in answers.items() if refusal is not None)
     return with_abilities(target, head_dims=taken or target.abilities.head_dims), {f"head size {first}": answers[first]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .call import Answer, Array, BoolArray, Call, TargetRaised, WrongResult
 from .conventions import Abilities, Conventions
-from .frameworks import Framework
+from .frameworks import Framework, Pull, first_of
 from .options import option_arguments, packed_arguments
 from .reading import read_result
 from .signature import Signature
@@ -61,34 +61,42 @@ class Target:
 
         Raises TargetRaised with the target's own exception, WrongResult where no output can be read.
         """
-        arguments, operands = self.arguments(call, wanted if upstream is not None else (), weights, lse)
+        (positional, keywords), operands = self.arguments(call, wanted if upstream is not None else (), weights, lse)
         before = {role: self._bits(value) for role, value in operands.items()} if watch else {}
-        try:
-            with contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
-                result = self.function(*arguments[0], **arguments[1])
-        except Exception as error:
-            raise TargetRaised(error) from error
+        roles = [role for role in wanted if role in operands] if upstream is not None else []
+        pull: Pull | None = None
+        with self._calling(call.dtype):
+            if upstream is None:
+                result = self.framework.call(self.function, positional, keywords)
+            else:
+                inputs = [operands[role] for role in roles]
+                result, pull = self.framework.recorded(self.function, positional, keywords, inputs)
         answer, raw = read_result(self, result, call, operands)
         if watch:
             after = {role: self._bits(value) for role, value in operands.items()}
             answer = replace(answer, mutated=tuple(role for role in before if before[role] != after[role]))
-        if upstream is not None:
-            answer = replace(answer, gradients=self._gradients(raw, operands, upstream, call, wanted))
+        if upstream is not None and pull is not None:
+            answer = replace(answer, gradients=self._gradients(raw, pull, upstream, call, roles))
         return answer
+
+    @contextlib.contextmanager
+    def _calling(self, dtype: str) -> Iterator[None]:
+        """Quiet, with what the framework needs for this dtype; whatever is raised inside is the target's."""
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"), self.framework.calling(dtype):
+                yield
+        except Exception as error:
+            raise TargetRaised(error) from error
 
     def kept(self, call: Call, other: Call) -> bool:
         """Whether the result of a call still holds its values after another call. Raises as a plain call does."""
         (positional, keywords), _ = self.arguments(call, (), False)
         (others, named), _ = self.arguments(other, (), False)
-        try:
-            with contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
-                first = self.function(*positional, **keywords)
-                raw = first[0] if isinstance(first, tuple | list) else first
-                before = self._bits(raw)
-                self.function(*others, **named)
-                return before == self._bits(raw)
-        except Exception as error:
-            raise TargetRaised(error) from error
+        with self._calling(call.dtype):
+            raw = first_of(self.framework.call(self.function, positional, keywords))
+            before = self._bits(raw)
+            self.framework.call(self.function, others, named)
+            return before == self._bits(raw)
 
     def refilled(self, call: Call, other: Call) -> Answer:
         """The answer to `other` when its values are written into the very tensors of `call`, after a first call with those.
@@ -97,14 +105,11 @@ class Target:
         """
         (positional, keywords), operands = self.arguments(call, (), False)
         _, fresh = self.arguments(other, (), False)
-        try:
-            with contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
-                self.function(*positional, **keywords)
-                for role, tensor in operands.items():
-                    self.framework.refill(tensor, self.framework.to_numpy(fresh[role]))
-                result = self.function(*positional, **keywords)
-        except Exception as error:
-            raise TargetRaised(error) from error
+        with self._calling(call.dtype):
+            self.framework.call(self.function, positional, keywords)
+            for role, tensor in operands.items():
+                self.framework.refill(tensor, self.framework.to_numpy(fresh[role]))
+            result = self.framework.call(self.function, positional, keywords)
         return read_result(self, result, other, operands)[0]
 
     def transformed(self, kind: str) -> Target:
@@ -119,13 +124,9 @@ class Target:
         (positional, keywords), operands = self.arguments(call, ("query", "key", "value"), False)
         inputs = [operands[role] for role in ("query", "key", "value")]
         laid = [self.into_layout(direction) for direction in directions]
-        try:
-            raw = self.function(*positional, **keywords)
-            raw = raw[0] if isinstance(raw, tuple | list) else raw
-            above = self.framework.tensor(self._upstream(upstream), call.dtype)
-            found = self.framework.second(raw, inputs, above.reshape(raw.shape), laid)
-        except Exception as error:
-            raise TargetRaised(error) from error
+        above = self.framework.tensor(self._upstream(upstream), call.dtype)
+        with self._calling(call.dtype):
+            found = self.framework.second(self.function, positional, keywords, inputs, above, laid)
         return [None if g is None else self.from_layout(self.framework.to_numpy(g), call.sizes[0]) for g in found]
 
     def packed(self, pieces: list[Call], tail: int) -> list[Array]:
@@ -147,12 +148,8 @@ class Target:
         changed = {self.signature.roles[role].name: value for role, value in given.items()}
         positional = [changed.get(name, value) for name, value in zip(names, positional, strict=False)]
         keywords.update({name: value for name, value in changed.items() if name not in names[: len(positional)]})
-        try:
-            with contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
-                result = self.function(*positional, **keywords)
-        except Exception as error:
-            raise TargetRaised(error) from error
-        raw = result[0] if isinstance(result, tuple | list) else result
+        with self._calling(first.dtype):
+            raw = first_of(self.framework.call(self.function, positional, keywords))
         values = self.framework.to_numpy(raw)
         if values.ndim != 3 or values.shape[0] < sum(queries):
             raise WrongResult(f"returned shape {values.shape} for {sum(queries)} packed queries")
@@ -320,17 +317,14 @@ class Target:
     # -- gradients ---------------------------------------------------------------------------------------------
 
     def _gradients(
-        self, raw: Any, operands: dict[str, Any], upstream: Array, call: Call, wanted: tuple[str, ...]
+        self, raw: Any, pull: Pull, upstream: Array, call: Call, roles: list[str]
     ) -> dict[str, Array | None]:
-        """Gradients of the wanted operands; None for one that the output doesn't depend on by the framework's word."""
+        """Gradients of the operands of these roles; None for one that the output doesn't depend on by the framework's word."""
         laid = self._upstream(upstream)
         view = dict(call.views).get("upstream", "plain")
         tensor = self.framework.tensor(np.ascontiguousarray(laid).reshape(raw.shape), call.dtype, view=view)
-        roles = [role for role in wanted if role in operands]
-        try:
-            found = self.framework.gradients(raw, [operands[r] for r in roles], tensor)
-        except Exception as error:
-            raise TargetRaised(error) from error
+        with self._calling(call.dtype):
+            found = pull(raw, tensor)
         out: dict[str, Array | None] = {}
         for role, gradient in zip(roles, found, strict=True):
             if gradient is None:

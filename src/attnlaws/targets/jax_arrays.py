@@ -1,0 +1,283 @@
+"""Arrays of JAX. Functions are compiled whole, one program for each set of sizes and options, without XLA's optimisations.
+
+Called operation by operation, JAX compiles each operation for each new size, which takes ten times as long.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from .frameworks import Array, Plain, Pull, first_of
+
+#: quick compilation on the CPU: the programs run for microseconds
+_QUICKLY: dict[str, Any] = {
+    "xla_backend_optimization_level": 0,
+    "xla_llvm_disable_expensive_passes": True,
+    "xla_cpu_use_fusion_emitters": False,
+    "xla_cpu_parallel_codegen_split_count": 1,
+}
+
+
+class _AsItIs:
+    """A function that must be called as it is, since it is a transformation already."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *positional: Any, **keywords: Any) -> Any:
+        return self.function(*positional, **keywords)
+
+
+class _Arguments:
+    """The arguments of a call, the arrays among them apart from what is fixed in a compiled program."""
+
+    def __init__(self, positional: list[Any], keywords: Mapping[str, Any]) -> None:
+        self.values = [*positional, *keywords.values()]
+        self.names = tuple(keywords)
+        self.count = len(positional)
+        self.places = tuple(n for n, value in enumerate(self.values) if isinstance(value, jax.Array))
+        self.arrays = [self.values[n] for n in self.places]
+
+    def key(self) -> Any:
+        """What a program is compiled for: sizes, dtypes, and the values of all other arguments."""
+        shapes = tuple((n, self.values[n].shape, str(self.values[n].dtype)) for n in self.places)
+        fixed = tuple(repr(value) for n, value in enumerate(self.values) if n not in self.places)
+        return self.count, self.names, shapes, fixed
+
+    def calling(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function of the arrays alone."""
+
+        def of_arrays(*arrays: Any) -> Any:
+            values = list(self.values)
+            for place, array in zip(self.places, arrays, strict=True):
+                values[place] = array
+            return function(*values[: self.count], **dict(zip(self.names, values[self.count :], strict=True)))
+
+        return of_arrays
+
+
+class JaxFramework(Plain):
+    """JAX arrays. Float64 needs `jax.enable_x64`, which is set for float64 calls and put back.
+
+    A function that can't be traced is called operation by operation, and so is one that two traces show as different
+    programs (it draws random numbers, or counts its calls): `eager` asks for that from the start.
+    """
+
+    name = "jax"
+    dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16", "float16")
+    differentiable = True
+    transformations: tuple[str, ...] = ("compile", "vmap")
+    costly_sizes = True
+
+    def __init__(self, device: str = "cpu", *, eager: bool = False) -> None:
+        self.device = device
+        self.place = jax.devices({"cuda": "gpu"}.get(device, device))[0]
+        self.eager = eager
+        self._programs: dict[Any, Any] = {}
+        self._doubted = 8  # programs that are traced twice
+
+    @property
+    def note(self) -> str:
+        return (
+            "called operation by operation" if self.eager else "compiled whole by jax.jit, without XLA's optimisations"
+        )
+
+    # -- arrays ------------------------------------------------------------------------------------------------
+
+    def tensor(self, values: Array, dtype: str, *, view: str = "plain", grad: bool = False) -> Any:
+        with self.calling(dtype):
+            return jax.device_put(np.asarray(values).astype(jnp.dtype(dtype)), self.place)
+
+    def boolean(self, values: NDArray[np.bool_]) -> Any:
+        return jax.device_put(np.asarray(values), self.place)
+
+    def integers(self, values: NDArray[np.int64]) -> Any:
+        return jax.device_put(np.asarray(values, dtype=np.int32), self.place)
+
+    def is_tensor(self, value: Any) -> bool:
+        return isinstance(value, jax.Array)
+
+    def to_numpy(self, value: Any) -> Array:
+        return np.asarray(value).astype(np.float64)
+
+    def dtype_of(self, value: Any) -> str:
+        return str(value.dtype)
+
+    def device_of(self, value: Any) -> str:
+        platform = next(iter(value.devices())).platform
+        return "cuda" if platform == "gpu" else str(platform)
+
+    def shares_memory(self, first: Any, second: Any) -> bool:
+        return False  # arrays never change, so sharing can't be seen
+
+    def poison(self, shape: tuple[int, ...], dtype: str) -> None:
+        """Leave NaN in memory that the allocator may hand out next."""
+        held = [self.tensor(np.full(shape, np.nan), dtype) for _ in range(4)]
+        del held
+
+    def global_state(self) -> dict[str, Any]:
+        """What a call must leave as it was."""
+        config = {
+            f"jax {name}": str(getattr(jax.config, name))
+            for name in (
+                "jax_enable_x64",
+                "jax_default_matmul_precision",
+                "jax_debug_nans",
+                "jax_numpy_dtype_promotion",
+            )
+        }
+        return {**super().global_state(), **config}
+
+    @contextlib.contextmanager
+    def calling(self, dtype: str) -> Any:
+        """Float64 exists inside, where it is used."""
+        if dtype != "float64":
+            yield
+            return
+        with jax.enable_x64(True):
+            yield
+
+    # -- calls -------------------------------------------------------------------------------------------------
+
+    def call(self, function: Callable[..., Any], positional: list[Any], keywords: Mapping[str, Any]) -> Any:
+        """The result of a function, through a compiled program unless that is not possible."""
+        if self.eager or isinstance(function, _AsItIs):
+            return function(*positional, **keywords)
+        given = _Arguments(positional, keywords)
+        key = (function, "call", given.key())
+        if key not in self._programs:
+            self._programs[key] = self._program(given.calling(function), given.arrays)
+        program = self._programs[key]
+        return function(*positional, **keywords) if program is None else program(*given.arrays)
+
+    def recorded(
+        self, function: Callable[..., Any], positional: list[Any], keywords: Mapping[str, Any], inputs: list[Any]
+    ) -> tuple[Any, Pull]:
+        given = _Arguments(positional, keywords)
+        result = self.call(function, positional, keywords)
+        leaves = jax.tree.leaves(result)
+        which = _places(given.arrays, inputs)
+
+        def pull(output: Any, upstream: Any) -> list[Any | None]:
+            place = next(n for n, leaf in enumerate(leaves) if leaf is output)
+
+            def gradients(above: Any, *arrays: Any) -> Any:
+                def of_inputs(*changed: Any) -> Any:
+                    return jax.tree.leaves(given.calling(function)(*_replaced(arrays, which, changed)))[place]
+
+                return jax.vjp(of_inputs, *(arrays[n] for n in which))[1](above)
+
+            return list(
+                self._run(gradients, (function, "gradients", which, place, given.key()), upstream, given.arrays)
+            )
+
+        return result, pull
+
+    def second(
+        self,
+        function: Callable[..., Any],
+        positional: list[Any],
+        keywords: Mapping[str, Any],
+        inputs: list[Any],
+        upstream: Any,
+        directions: list[Array],
+    ) -> list[Any | None]:
+        given = _Arguments(positional, keywords)
+        which = _places(given.arrays, inputs)
+        along = [self.tensor(d, self.dtype_of(x)) for d, x in zip(directions, inputs, strict=True)]
+        count = len(inputs)
+
+        def derivatives(above: Any, *both: Any) -> Any:
+            towards, arrays = both[:count], both[count:]
+
+            def slope(*changed: Any) -> Any:
+                def output(*moved: Any) -> Any:
+                    return first_of(given.calling(function)(*_replaced(arrays, which, moved)))
+
+                found, pull = jax.vjp(output, *changed)
+                return sum((g * d).sum() for g, d in zip(pull(above.reshape(found.shape)), towards, strict=True))
+
+            return jax.grad(slope, argnums=tuple(range(count)))(*(arrays[n] for n in which))
+
+        key = (function, "second", which, given.key())
+        return list(self._run(derivatives, key, upstream, [*along, *given.arrays]))
+
+    def transformed(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """The function under jax.jit as a user writes it, or under jax.vmap over the batch."""
+        if kind == "compile":
+
+            def compiled(*positional: Any, **keywords: Any) -> Any:
+                given = _Arguments(list(positional), keywords)
+                return jax.jit(given.calling(function))(*given.arrays)
+
+            return _AsItIs(compiled)
+        if kind != "vmap":
+            raise NotImplementedError(f"JAX has no {kind}")
+
+        def mapped(*positional: Any, **keywords: Any) -> Any:
+            given = _Arguments(list(positional), keywords)
+            axes = [0 if array.ndim == 4 else None for array in given.arrays]
+
+            def one(*arrays: Any) -> Any:
+                whole = [x[None] if axis == 0 else x for x, axis in zip(arrays, axes, strict=True)]
+                return first_of(given.calling(function)(*whole))[0]
+
+            return jax.vmap(one, in_axes=axes)(*given.arrays)
+
+        return mapped
+
+    # -- programs ----------------------------------------------------------------------------------------------
+
+    def _run(self, function: Callable[..., Any], key: Any, above: Any, arrays: list[Any]) -> Any:
+        if self.eager:
+            return function(above, *arrays)
+        key = (*key, above.shape, str(above.dtype))
+        if key not in self._programs:
+            self._programs[key] = self._program(function, [above, *arrays])
+        program = self._programs[key]
+        return function(above, *arrays) if program is None else program(above, *arrays)
+
+    def _program(self, function: Callable[..., Any], arrays: list[Any]) -> Any:
+        """The compiled program; None where it must be called operation by operation."""
+        traces = 2 if self._doubted else 1
+        self._doubted = max(self._doubted - 1, 0)
+        try:  # each time as another function, since JAX remembers traces
+            first, *again = (jax.jit(lambda *a: function(*a)).trace(*arrays) for _ in range(traces))
+        except (jax.errors.JAXTypeError, jax.errors.UnexpectedTracerError):
+            self.eager = True
+            return None
+        if again and not _same(first.jaxpr, again[0].jaxpr):
+            self.eager = True
+            return None
+        for options in (_QUICKLY, None) if self.device == "cpu" else (None,):
+            try:
+                return first.lower().compile(compiler_options=options)
+            except (ValueError, jax.errors.JaxRuntimeError):  # an option, or a dtype, that can't be compiled so
+                continue
+        return None
+
+
+def _places(arrays: list[Any], inputs: list[Any]) -> tuple[int, ...]:
+    """Where the inputs stand among the arrays."""
+    return tuple(next(n for n, array in enumerate(arrays) if array is wanted) for wanted in inputs)
+
+
+def _replaced(arrays: Any, places: tuple[int, ...], changed: Any) -> list[Any]:
+    """The arrays with some of them changed."""
+    made = list(arrays)
+    for place, array in zip(places, changed, strict=True):
+        made[place] = array
+    return made
+
+
+def _same(first: Any, second: Any) -> bool:
+    """Whether two traces are the same program with the same constants."""
+    pairs = zip(first.consts, second.consts, strict=False)
+    return str(first) == str(second) and all(np.array_equal(np.asarray(a), np.asarray(b)) for a, b in pairs)
