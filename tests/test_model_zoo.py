@@ -200,7 +200,7 @@ def test_addresses_of_models(place: Path, capsys: pytest.CaptureFixture[str], ta
     [
         ("mine_models.py:Bare", "give its arguments"),
         ("mine_models.py:GPT(tall=1)", "unexpected keyword argument 'tall'"),
-        ("mine_models.py:GPT(GPTConf(n_embd=4))", "there is no GPTConf beside GPT"),
+        ("mine_models.py:GPT(GPTConf(n_embd=4))", "there is no class GPTConf"),
         ("mine_models.py:GPT(n_embd=open)", "must be literals"),
     ],
 )

@@ -1,6 +1,6 @@
 """Building a module: from a class with arguments, a factory, or a ready instance.
 
-The arguments in an address are literals, read by ast and never evaluated.
+The arguments in an address are literals, read by ast and never evaluated, or a class beside what is built with literals.
 """
 
 from __future__ import annotations
@@ -114,8 +114,9 @@ def _built(found: Any, positional: list[Any], named: dict[str, Any]) -> Any:
     def value(item: Any) -> Any:
         if not isinstance(item, Nested):
             return item
-        if not callable(getattr(place, item.name, None)):
-            raise NameError(f"there is no {item.name} beside {getattr(found, '__name__', 'it')}")
+        if not isinstance(getattr(place, item.name, None), type):
+            own = getattr(found, "__name__", "what is built")
+            raise ValueError(f"arguments must be literals, or classes beside {own}; there is no class {item.name}")
         return getattr(place, item.name)(*map(value, item.positional), **{n: value(v) for n, v in item.named.items()})
 
     config = None if positional else _config_class(found, place, named)
