@@ -155,14 +155,16 @@ KILLS_MODELS = f"""
 # Faults of models
 
 Small decoders, encoders and encoder-decoders with one step replaced, from `src/attnlaws/faults/models/`, and the small models
-without a fault. `attnlaws faults` lists them too, `attnlaws faults NAME` tells about one, `attnlaws faults --run` tries them. Each
-law of models gets {model_matrix.FIRST} problem of its covering design, seed {model_matrix.SEED}, less than in a quick check; the law
-that the catalogue names for a fault gets a quick check where that breaks nothing. A row whose law doesn't break makes the run red. No report says
-that a model reads like one of these: their outputs are those of a model of their own, and say nothing about another's.
+without a fault. `attnlaws faults` lists them too, `attnlaws faults NAME` tells about one, and `attnlaws faults --run` tries
+them: some 10 minutes on one core. `tests/test_model_faults.py` holds each one against its law in a quick check.
+
+Each law of models gets {model_matrix.FIRST} problem of its covering design, seed {model_matrix.SEED}, on the right models {model_matrix.FIRST_RIGHT}. The law that
+the catalogue names for a fault gets a quick check where that breaks nothing; it must break. No report says that a model reads
+like one of these: each is a small model of its own, and its outputs can't be compared with those of another.
 
 * *law*: the one that is about the fault, as the catalogue says. *first law*: the first that breaks and folds under no other.
 * *problems*: how many the first law took. *tokens*: the size of its smallest witness, found in {model_matrix.SHRINKING} attempts.
-  *laws*: how many break.
+* *laws*: how many break.
 
 """
 

@@ -57,6 +57,13 @@ def test_each_fault_has_a_row_and_breaks_its_law() -> None:
         assert row.witness, row.fault
 
 
+@pytest.mark.parametrize("name", ["decoder sees next", "softmax twice in the loss", "source cut off"])
+def test_a_row_found_now_is_the_stored_one(name: str) -> None:
+    row = model_matrix.kill(name)
+    assert (row.first, row.problems, set(row.laws)) == (ROWS[name].first, ROWS[name].problems, set(ROWS[name].laws))
+    assert row.size <= 2 * ROWS[name].size
+
+
 def test_no_right_model_is_red() -> None:
     assert sorted(control.name for control in STORED.controls) == sorted(model_matrix.CONTROLS)
     assert all(not control.laws and control.problems > 10 for control in STORED.controls)

@@ -30,6 +30,8 @@ from .one_law import run_law
 
 #: problems a law: as in a glance
 FIRST = 1
+#: likewise, on the right models
+FIRST_RIGHT = 8
 #: attempts at a smaller witness
 SHRINKING = 40
 SEED = 0
@@ -49,7 +51,7 @@ class ModelKill:
     """What became of one fault of a model.
 
     `first` is the first law that breaks and folds under no other, empty without a break; `problems` says how many it took,
-    `size` and `witness` what its smallest witness is; `laws` has the problems that each broken law took.
+    `size` and `witness` what its smallest witness is, in tokens of text and source; `laws` has the problems that each broken law took.
     """
 
     fault: str
@@ -92,7 +94,9 @@ def kill(name: str) -> ModelKill:
                 return ModelKill(name, "", 0, 0, "", {})
             smallest = _smallest(laws_of("model")[first.law], first, target, session)
     counts = {v.law: v.problems for v in verdicts}
-    return ModelKill(name, first.law, first.problems, smallest.size, smallest.describe(), counts)
+    source = smallest.source if target.kind == "encoder-decoder" else 0
+    tokens = smallest.batch * (smallest.length + source)
+    return ModelKill(name, first.law, first.problems, tokens, smallest.describe(), counts)
 
 
 def control(name: str) -> Control:
@@ -119,7 +123,7 @@ def _breaks(target: ModelTarget, session: Session, fault: ModelFault | None) -> 
         if law.not_applicable(target) is not None:
             continue
         with settings_kept():
-            verdict = _attempt(law, target, session)
+            verdict = _attempt(law, target, session, FIRST if fault is not None else FIRST_RIGHT)
             if fault is not None and law.name == fault.law and not verdict.red:
                 verdict = _searched(law, target)
         tried += verdict.problems
@@ -128,9 +132,9 @@ def _breaks(target: ModelTarget, session: Session, fault: ModelFault | None) -> 
     return found, tried
 
 
-def _attempt(law: AnyLaw, target: ModelTarget, session: Session) -> Verdict:
-    """One law on the first problems that suit it, until it breaks."""
-    wanted = max(1, round(FIRST * min(law.share, 1.0)))
+def _attempt(law: AnyLaw, target: ModelTarget, session: Session, wanted: int) -> Verdict:
+    """One law on the first `wanted` problems that suit it, until it breaks."""
+    wanted = max(1, round(wanted * min(law.share, 1.0)))
     judged = 0
     for problem in islice(law.covering(target, SEED), 5 * wanted):
         try:
