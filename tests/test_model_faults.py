@@ -98,7 +98,7 @@ def test_faults_of_models_are_listed_and_told(capsys: pytest.CaptureFixture[str]
     listed = capsys.readouterr().out.splitlines()
     for fault in MODEL_FAULTS:
         assert any(
-            line.split("  ")[0] == fault.name and " model " in line and fault.sentence in line for line in listed
+            line.startswith(f"{fault.name} ") and " model " in line and fault.sentence in line for line in listed
         )
     assert main(["faults", "cache-hidden", "zeros"]) == 0
     told = " ".join(capsys.readouterr().out.split())
