@@ -11,12 +11,14 @@ from pathlib import Path
 from attnlaws.claims.claim import TEXTS
 from attnlaws.claims.ledger import Result, run, summary
 from attnlaws.faults.case import Fault
+from attnlaws.faults.models.fault import ModelFault
 from attnlaws.judge.precision import PROFILES
 from attnlaws.laws.law import AnyLaw
 from attnlaws.laws.load import laws_of, load_laws
 from attnlaws.report import kills as kills_in_words
-from attnlaws.run import matrix
+from attnlaws.run import matrix, model_matrix
 from attnlaws.run.matrix import Kill, Matrix
+from attnlaws.run.model_matrix import ModelKill, ModelMatrix
 from attnlaws.targets.conventions import TABLE, Conventions
 
 HERE = Path(__file__).parent
@@ -149,6 +151,28 @@ here is about what no fault of the catalogue does.
 | --- | --- | --- | --- |
 """
 
+KILLS_MODELS = f"""
+# Faults of models
+
+Small decoders, encoders and encoder-decoders with one step replaced, from `src/attnlaws/faults/models/`, and the small models
+without a fault. `attnlaws faults` lists them too, `attnlaws faults NAME` tells about one, and `attnlaws faults --run` tries
+them: some 10 minutes on one core. `tests/test_model_faults.py` holds each one against its law in a quick check.
+
+Each law of models gets {model_matrix.FIRST} problem of its covering design, seed {model_matrix.SEED}, on the right models {model_matrix.FIRST_RIGHT}. The law that
+the catalogue names for a fault gets a quick check where that breaks nothing; it must break. No report says that a model reads
+like one of these: each is a small model of its own, and its outputs can't be compared with those of another.
+
+* *law*: the one that is about the fault, as the catalogue says. *first law*: the first that breaks and folds under no other.
+* *problems*: how many the first law took. *tokens*: the size of its smallest witness, found in {model_matrix.SHRINKING} attempts.
+* *laws*: how many break.
+
+"""
+
+KILLS_MODELS_TABLE = """
+| fault of a model | what happens instead | law | first law | problems | tokens | laws |
+| --- | --- | --- | --- | --- | --- | --- |
+"""
+
 
 def laws() -> str:
     """The page of laws, one heading a family."""
@@ -210,8 +234,8 @@ def claim_row(result: Result) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|").replace("*", "\\*") for cell in cells) + " |"
 
 
-def kill_matrix(stored: Matrix) -> str:
-    """The page of the kill matrix, as stored."""
+def kill_matrix(stored: Matrix, models: ModelMatrix) -> str:
+    """The page of the kill matrix, as stored: attention, then models."""
     order = {fault.name: place for place, fault in enumerate(matrix.select())}
     kills = sorted(stored.kills, key=lambda kill: order[kill.fault])
     controls = [f"* {kills_in_words.control_line(c)}" for c in stored.controls]
@@ -220,7 +244,24 @@ def kill_matrix(stored: Matrix) -> str:
     faults = {fault.name: fault for fault in matrix.select()}
     parts += [kill_row(kill, faults[kill.fault]) + "\n" for kill in kills]
     parts += [KILLS_LAWS, *(law_row(name, kills) + "\n" for name in load_laws())]
-    return "".join(parts)
+    return "".join([*parts, *model_kills(models)])
+
+
+def model_kills(stored: ModelMatrix) -> list[str]:
+    """The part of the page that is about models."""
+    rows = {kill.fault: kill for kill in stored.kills}
+    parts = [KILLS_MODELS, *(f"* {line}\n" for line in kills_in_words.summary_of_models(stored).splitlines())]
+    parts += ["\nThe right models:\n\n"]
+    parts += [f"* {' '.join(kills_in_words.right_model_line(c).split())}\n" for c in stored.controls]
+    found = [(fault, rows[fault.name]) for fault in model_matrix.MODEL_FAULTS]
+    return [*parts, KILLS_MODELS_TABLE, *(model_kill_row(kill, fault) + "\n" for fault, kill in found)]
+
+
+def model_kill_row(kill: ModelKill, fault: ModelFault) -> str:
+    """One fault of a model as a row of its table."""
+    what = " ".join([fault.sentence, *(f"({source_link(source)})" for source in fault.sources)])
+    cells = (kill.fault, what, fault.law, kill.first, str(kill.problems), str(kill.size), str(len(kill.laws)))
+    return "| " + " | ".join(cell.replace("|", "\\|").replace("*", "\\*") for cell in cells) + " |"
 
 
 def kill_row(kill: Kill, fault: Fault) -> str:
@@ -249,4 +290,4 @@ if __name__ == "__main__":
     (HERE / "laws.md").write_text(laws(), encoding="utf-8")
     (HERE / "conventions.md").write_text(conventions(), encoding="utf-8")
     (HERE / "claims.md").write_text(claims(), encoding="utf-8")
-    (HERE / "kill-matrix.md").write_text(kill_matrix(matrix.load()), encoding="utf-8")
+    (HERE / "kill-matrix.md").write_text(kill_matrix(matrix.load(), model_matrix.load()), encoding="utf-8")

@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from models_small import BLOCK, E, H, Small, SmallBERT, SmallGPT, SmallT5, V, merge, split
 from torch import Tensor, nn
+
+from attnlaws.faults.models.small import BLOCK, E, H, Small, SmallBERT, SmallGPT, SmallT5, V, merge, split
+from attnlaws.faults.models.variants import AlibiGPT, EvictingGPT, ObjectCacheForCausalLM, RotaryGPT, SampleFlagGPT
 
 
 @dataclass(frozen=True)
@@ -93,9 +95,7 @@ class SinusoidGPT(SmallGPT):
         return logits, None if targets is None else self.loss(logits, targets)
 
 
-@right("decoder", "rotary positions, half pairing")
-class RotaryGPT(SmallGPT):
-    positions = "rotary"
+right("decoder", "rotary positions, half pairing")(RotaryGPT)
 
 
 @right("decoder", "rotary positions, interleaved pairing, a base of its own")
@@ -126,12 +126,7 @@ class RotaryTableGPT(SmallGPT):
         return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1)
 
 
-@right("decoder", "ALiBi, without position ids: padding on the left is as if it were not there")
-class AlibiGPT(SmallGPT):
-    positions = "alibi"
-
-    def forward(self, idx: Tensor, mask: Tensor | None = None, past: Any = None) -> Any:
-        return self.compute(idx, mask, past=past)
+right("decoder", "ALiBi, without position ids: padding on the left is as if it were not there")(AlibiGPT)
 
 
 @right("decoder", "a learned bias of the distance")
@@ -165,69 +160,14 @@ class WindowGPT(SmallGPT):
     window, positions = 4, "rotary"
 
 
-class EvictingCache:
-    """The last w - 1 keys and values of each layer, and how many tokens there were."""
-
-    def __init__(self) -> None:
-        self.layers: dict[int, tuple[Tensor, Tensor]] = {}
-        self.seen = 0
+right("decoder", "a window of 4 whose cache evicts what is no longer seen; the cache is made beside the model")(
+    EvictingGPT
+)
 
 
-@right("decoder", "a window of 4 whose cache evicts what is no longer seen; the cache is made beside the model")
-class EvictingGPT(SmallGPT):
-    window, positions, layers = 4, "rotary", 1
-
-    def forward(self, idx: Tensor, cache: EvictingCache | None = None) -> Tensor:
-        start = 0 if cache is None else cache.seen
-        past = None if cache is None or not cache.layers else cache.layers
-        logits, present = self.compute(idx, None, self.places(idx, start), past)
-        if cache is not None:
-            keep = 3
-            cache.layers = {n: (k[:, :, -keep:], v[:, :, -keep:]) for n, (k, v) in enumerate(present)}
-            cache.seen = start + idx.shape[1]
-        return logits
-
-
-class Cache:
-    """Keys and values of each layer, changed in place."""
-
-    def __init__(self) -> None:
-        self.layers: list[tuple[Tensor, Tensor]] = []
-
-    def get_seq_length(self) -> int:
-        return int(self.layers[0][0].shape[2]) if self.layers else 0
-
-    def crop(self, length: int) -> None:
-        self.layers = [(k[:, :, :length], v[:, :, :length]) for k, v in self.layers]
-
-    def reorder_cache(self, order: Tensor) -> None:
-        self.layers = [(k[order], v[order]) for k, v in self.layers]
-
-    def reset(self) -> None:
-        self.layers = []
-
-
-@right("decoder", "a cache object with crop, reorder, reset; transformers' names; labels shifted inside, -100 ignored")
-class ObjectCacheForCausalLM(SmallGPT):
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(logits[:, :-1].flatten(0, 1), targets[:, 1:].flatten(), ignore_index=-100)
-
-    def forward(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        position_ids: Tensor | None = None,
-        past_key_values: Cache | None = None,
-        labels: Tensor | None = None,
-        use_cache: bool = False,
-    ) -> dict[str, Any]:
-        cache = past_key_values if past_key_values is not None else Cache()
-        logits, present = self.compute(input_ids, attention_mask, position_ids, cache.layers or None)
-        cache.layers = list(present)
-        found: dict[str, Any] = {"logits": logits, "past_key_values": cache if use_cache else None}
-        if labels is not None:
-            found["loss"] = self.loss(logits, labels)
-        return found
+right("decoder", "a cache object with crop, reorder, reset; transformers' names; labels shifted inside, -100 ignored")(
+    ObjectCacheForCausalLM
+)
 
 
 @right("decoder", "a cache in (B, L, H, D)")
@@ -419,15 +359,7 @@ class NewTokensGPT(SmallGPT):
         return prompt[:, -max_tokens:]
 
 
-@right("decoder", "generate asks whether to sample, and counts the whole length")
-class SampleFlagGPT(SmallGPT):
-    @torch.no_grad()
-    def generate(self, idx: Tensor, max_length: int, do_sample: bool = False, top_k: int = 0) -> Tensor:
-        while idx.shape[1] < max_length:
-            logits = self.compute(idx)[0][:, -1]
-            chosen = self.next_token(logits, 1.0, top_k or None, None) if do_sample else logits.argmax(-1, keepdim=True)
-            idx = torch.cat([idx, chosen], 1)
-        return idx
+right("decoder", "generate asks whether to sample, and counts the whole length")(SampleFlagGPT)
 
 
 @right("decoder", "generate takes the most likely token, one text at a time")

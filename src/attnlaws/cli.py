@@ -14,10 +14,13 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TypeVar
+
+R = TypeVar("R")
 
 OK, BROKEN, USAGE, NO_TARGET, NOTHING, FAULT, TIMEOUT = 0, 1, 2, 3, 4, 5, 124
 
@@ -107,9 +110,11 @@ def _lists(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     laws = commands.add_parser("laws", help="the list of laws, or one law with its formula")
     laws.add_argument("law", nargs="?")
     laws.set_defaults(run=_laws)
-    faults = commands.add_parser("faults", help="the named faults: all, one with what catches it, or all tried now")
+    faults = commands.add_parser(
+        "faults", help="the named faults of attention and of models: all, one with what catches it, or all tried now"
+    )
     faults.add_argument("fault", nargs="*", metavar="NAME")
-    faults.add_argument("--run", action="store_true", dest="now", help="try them now: some 15 minutes for all")
+    faults.add_argument("--run", action="store_true", dest="now", help="try them now: some 20 minutes for all")
     faults.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default 1)")
     faults.add_argument("--save", action="store_true", help="with --run: keep the rows, in a checkout")
     faults.set_defaults(run=_faults)
@@ -312,58 +317,96 @@ def _laws(options: argparse.Namespace) -> int:
 
 
 def _faults(options: argparse.Namespace) -> int:
-    from .report.kills import about_fault
-    from .run.matrix import UnknownFault, load, select
+    from .faults.case import Fault
+    from .faults.catalogue import FAULTS
+    from .faults.models.catalogue import MODEL_FAULTS
+    from .faults.models.fault import ModelFault
+    from .report.kills import about_fault, about_model_fault
+    from .run import matrix, model_matrix
 
+    every: tuple[Fault | ModelFault, ...] = (*FAULTS, *MODEL_FAULTS)
     try:
-        chosen = select(options.fault)
-    except UnknownFault as error:
+        chosen = matrix.pick(options.fault, every)
+    except matrix.UnknownFault as error:
         raise _Usage(str(error)) from error
+    functions = [fault for fault in chosen if not isinstance(fault, ModelFault)]
+    models = [fault for fault in chosen if isinstance(fault, ModelFault)]
     if options.now:
-        return _run_faults(options, [fault.name for fault in chosen])
+        return _run_faults(options, [fault.name for fault in functions], [fault.name for fault in models])
     if options.save:
         raise _Usage("--save keeps what --run finds: attnlaws faults --run --save")
     if not options.fault:
         for fault in chosen:
-            print(f"{fault.name:<34} {fault.sentence}")
+            kind = "model" if isinstance(fault, ModelFault) else "attention"
+            print(f"{fault.name:<38} {kind:<10} {fault.sentence}")
         return OK
-    stored = {row.fault: row for row in load().kills}
-    for fault in chosen:
-        print(f"{about_fault(fault, stored.get(fault.name))}\n")
+    stored = {row.fault: row for row in matrix.load().kills} if functions else {}
+    stored_models = {row.fault: row for row in model_matrix.load().kills} if models else {}
+    for function in functions:
+        print(f"{about_fault(function, stored.get(function.name))}\n")
+    for model in models:
+        print(f"{about_model_fault(model, stored_models.get(model.name))}\n")
     return OK
 
 
-def _run_faults(options: argparse.Namespace, names: list[str]) -> int:
-    """Each fault is tried now; 1 where one is not caught or named as another, or where a right function is red."""
-    from .report import kills
+def _run_faults(options: argparse.Namespace, functions: list[str], models: list[str]) -> int:
+    """Each fault is tried now; 1 where one is not caught or named as another, or where something right is red."""
     from .run import matrix
 
     if options.jobs < 1:
         raise _Usage("--jobs is 1 or more")
     if options.save and not matrix.CHECKOUT.exists():
         raise _Usage("--save writes into a checkout, and this is an installed package")
-    progress = Progress()
-    rows: list[matrix.Kill] = []
-    controls: list[matrix.Control] = []
+    clean = [_run_function_faults(options, functions)] if functions else []
+    clean += [_run_model_faults(options, models)] if models else []
+    return OK if all(clean) else BROKEN
+
+
+def _run_function_faults(options: argparse.Namespace, names: list[str]) -> bool:
+    """Whether each fault of attention is caught and none is named as another, and no right function is red."""
+    from .report import kills
+    from .run import matrix
+
     print(kills.table(matrix.Matrix(())))
-    for row in matrix.run(names, options.jobs):
-        rows.append(row)
-        progress.clear()
-        print(kills.line(row), flush=True)
-        if progress.live:
-            progress.say(f"{time.monotonic() - progress.started:5.1f} s  {len(rows)} of {len(names)} faults")
-    if not options.fault:
-        for control in matrix.run_controls(options.jobs):
-            controls.append(control)
-            progress.clear()
-            print(kills.control_line(control), flush=True)
-    progress.clear()
+    rows = _shown(matrix.run(names, options.jobs), kills.line, f"of {len(names)} faults")
+    controls = [] if options.fault else _shown(matrix.run_controls(options.jobs), kills.control_line, "right functions")
     made = matrix.Matrix(tuple(rows), tuple(controls))
     print(f"\n{kills.summary(made)}")
     if options.save:
         matrix.save(matrix.merged(matrix.load(), made) if matrix.STORED.exists() else made)
         print(f"written to {matrix.STORED}; now run python docs/make.py")
-    return OK if made.clean else BROKEN
+    return made.clean
+
+
+def _run_model_faults(options: argparse.Namespace, names: list[str]) -> bool:
+    """Whether each fault of a model breaks the law that is about it, and no right model is red."""
+    from .report import kills
+    from .run import model_matrix
+
+    print(kills.table_of_models())
+    rows = _shown(model_matrix.run(names, options.jobs), kills.model_line, f"of {len(names)} faults of models")
+    controls = (
+        [] if options.fault else _shown(model_matrix.run_controls(options.jobs), kills.right_model_line, "right models")
+    )
+    made = model_matrix.ModelMatrix(tuple(rows), tuple(controls))
+    print(f"\n{kills.summary_of_models(made)}")
+    if options.save:
+        model_matrix.save(model_matrix.merged(model_matrix.load(), made) if model_matrix.STORED.exists() else made)
+        print(f"written to {model_matrix.STORED}; now run python docs/make.py")
+    return made.clean
+
+
+def _shown(found: Iterable[R], line: Callable[[R], str], of: str) -> list[R]:
+    """Rows, each printed as soon as it is there, with a count of them on a terminal."""
+    progress, rows = Progress(), list[R]()
+    for row in found:
+        rows.append(row)
+        progress.clear()
+        print(line(row), flush=True)
+        if progress.live:
+            progress.say(f"{time.monotonic() - progress.started:5.1f} s  {len(rows)} {of}")
+    progress.clear()
+    return rows
 
 
 def _claims(options: argparse.Namespace) -> int:

@@ -6,8 +6,10 @@ import textwrap
 from collections.abc import Iterable
 
 from ..faults.case import Fault
+from ..faults.models.fault import ModelFault
 from ..laws.law import Law
 from ..run.matrix import BY_NAME, NAMED, OTHERWISE, UNNAMED, Control, Kill, Matrix, told_by_its_law
+from ..run.model_matrix import ModelKill, ModelMatrix
 
 
 def summary(matrix: Matrix) -> str:
@@ -66,6 +68,49 @@ def about_fault(fault: Fault, row: Kill | None) -> str:
         told = f"; the break of {fault.law} says what is wrong" if told_by_its_law(row) else ""
         parts.append(("diagnosis", row.diagnosis + told))
     return "\n".join([fault.name, *_rows(parts)])
+
+
+def summary_of_models(matrix: ModelMatrix) -> str:
+    """The kill rate of the faults of models and the false alarms, in one sentence each."""
+    kills, controls = matrix.kills, matrix.controls
+    caught, told = sum(bool(k.first) for k in kills), sum(k.told for k in kills)
+    lines = [
+        f"{caught} of {len(kills)} faults of models caught ({100 * caught / max(1, len(kills)):.0f} %), {told} by the law that "
+        "is about them.",
+        f"{sum(bool(c.laws) for c in controls)} of {len(controls)} right models red, on {sum(c.problems for c in controls)} "
+        "problems."
+        if controls
+        else "The right models were not run: they are with the whole catalogue.",
+    ]
+    return "\n".join(lines)
+
+
+def table_of_models() -> str:
+    """The head of the table of models, for the terminal."""
+    return _line("fault of a model", "first law", "problems", "tokens", "laws", "its law")
+
+
+def model_line(row: ModelKill) -> str:
+    """One fault of a model as a line of the table."""
+    told = "broken" if row.told else "NOT BROKEN"
+    return _line(row.fault, row.first or "NOT CAUGHT", str(row.problems), str(row.size), str(len(row.laws)), told)
+
+
+def right_model_line(row: Control) -> str:
+    """One right model as a line."""
+    return f"{row.name:<42} {row.problems:>5} problems, {', '.join(row.laws) or 'no law breaks'}"
+
+
+def about_model_fault(fault: ModelFault, row: ModelKill | None) -> str:
+    """What is wrong in a model, the fix, where it was reported, the law that is about it, and what catches it."""
+    parts = [("instead", fault.sentence), ("fix", fault.fix)]
+    parts += [("reported", ", ".join(fault.sources))] if fault.sources else []
+    parts.append(("law", fault.law))
+    if row is not None and row.first:
+        parts.append(("first law", f"{row.first}, after {row.problems} problem{'s' * (row.problems != 1)}"))
+        parts.append(("witness", row.witness))
+        parts.append(("breaks", f"{len(row.laws)} law{'s' * (len(row.laws) != 1)}: {', '.join(row.laws)}"))
+    return "\n".join([f"{fault.name} (a fault of a model)", *_rows(parts)])
 
 
 def about_law(law: Law, matrix: Matrix) -> str:

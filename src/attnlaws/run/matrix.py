@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass, field
 from difflib import get_close_matches
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -262,19 +262,20 @@ def settings_kept() -> Iterator[None]:
 
 def run(names: Sequence[str], jobs: int = 1) -> Iterator[Kill]:
     """The rows of these faults, each given as soon as it is known, in `jobs` processes."""
-    yield from _each(_kill_by_name, names, jobs)
+    yield from each(_kill_by_name, names, jobs)
 
 
 def run_controls(jobs: int = 1) -> Iterator[Control]:
     """The rows of the right functions."""
-    yield from _each(control, list(_CONTROLS), jobs)
+    yield from each(control, list(_CONTROLS), jobs)
 
 
 def _kill_by_name(name: str) -> Kill:
     return kill(BY_NAME[name])
 
 
-def _each(job: Callable[[str], R], names: Sequence[str], jobs: int) -> Iterator[R]:
+def each(job: Callable[[str], R], names: Sequence[str], jobs: int) -> Iterator[R]:
+    """The job on each name, in order, in `jobs` processes."""
     if jobs == 1:
         yield from map(job, names)
         return
@@ -286,9 +287,24 @@ def _each(job: Callable[[str], R], names: Sequence[str], jobs: int) -> Iterator[
 BY_NAME = {fault.name: fault for fault in FAULTS}
 
 
+class Named(Protocol):
+    """What has a name."""
+
+    @property
+    def name(self) -> str: ...
+
+
+N = TypeVar("N", bound=Named)
+
+
 def select(names: Iterable[str] = ()) -> list[Fault]:
     """The faults of these names, all where none is given; hyphens may stand for spaces. Raises UnknownFault."""
-    known = {_plain(fault.name): fault for fault in FAULTS}
+    return pick(names, FAULTS)
+
+
+def pick(names: Iterable[str], faults: Sequence[N]) -> list[N]:
+    """Those of these faults that have these names, likewise. Raises UnknownFault."""
+    known = {_plain(fault.name): fault for fault in faults}
     chosen = {}
     for name in names:
         if _plain(name) not in known:
@@ -296,7 +312,7 @@ def select(names: Iterable[str] = ()) -> list[Fault]:
             hint = f"did you mean {known[near[0]].name!r}?" if near else "see attnlaws faults"
             raise UnknownFault(f"unknown fault {name!r}; {hint}")
         chosen[_plain(name)] = known[_plain(name)]
-    return list(chosen.values()) or list(FAULTS)
+    return list(chosen.values()) or list(faults)
 
 
 def _plain(name: str) -> str:

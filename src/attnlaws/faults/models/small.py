@@ -1,4 +1,4 @@
-"""A small decoder, a small encoder and a small encoder-decoder in steps, for right and wrong ones to replace some."""
+"""A small decoder, a small encoder and a small encoder-decoder, right and in steps, each of which a fault may replace."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ V, E, H, BLOCK = 11, 12, 3, 24
 
 def split(x: Tensor, heads: int) -> Tensor:
     """(B, L, H*D) -> (B, H, L, D)"""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+    return x.reshape(*x.shape[:-1], heads, -1).transpose(1, 2)
 
 
 def merge(x: Tensor) -> Tensor:
@@ -81,9 +81,9 @@ class Small(nn.Module):
     # -- steps ---------------------------------------------------------------------------------------------------------
 
     def embed(self, idx: Tensor, places: Tensor) -> Tensor:
-        x = self.wte(idx)
+        x: Tensor = self.wte(idx)
         if self.positions == "learned":
-            return x + self.wpe(places)
+            x = x + self.wpe(places)
         return x + self.table[places] if self.positions == "sinusoid" else x
 
     def rotate(self, x: Tensor, places: Tensor) -> Tensor:
@@ -130,10 +130,12 @@ class Small(nn.Module):
         return x + self.feed_forward(block, block.ln_2(x))
 
     def feed_forward(self, block: Any, x: Tensor) -> Tensor:
-        return block.down(F.gelu(block.up(x)))
+        out: Tensor = block.down(F.gelu(block.up(x)))
+        return out
 
     def logits(self, x: Tensor) -> Tensor:
-        return self.head(self.ln_f(x))
+        out: Tensor = self.head(self.ln_f(x))
+        return out
 
 
 class SmallGPT(Small):
@@ -182,7 +184,8 @@ class SmallGPT(Small):
         return split(block.q(x), self.heads), split(block.k(x), self.kv_heads), split(block.v(x), self.kv_heads)
 
     def output(self, block: Any, x: Tensor) -> Tensor:
-        return block.o(x)
+        out: Tensor = block.o(x)
+        return out
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), ignore_index=-1)
@@ -241,6 +244,12 @@ class SmallGPT(Small):
         return idx
 
 
+class OneLayer(SmallGPT):
+    """A decoder of one layer."""
+
+    layers = 1
+
+
 class SmallBERT(Small):
     """An encoder with segments, a key padding mask, post-norm, and the loss of masked tokens."""
 
@@ -252,15 +261,18 @@ class SmallBERT(Small):
 
     def wiring(self, block: Any, x: Tensor, attend: Any) -> Tensor:
         x = block.ln_1(x + attend(x))
-        return block.ln_2(x + self.feed_forward(block, x))
+        out: Tensor = block.ln_2(x + self.feed_forward(block, x))
+        return out
 
     def logits(self, x: Tensor) -> Tensor:
-        return self.head(self.ln_f(F.gelu(x)))
+        out: Tensor = self.head(self.ln_f(F.gelu(x)))
+        return out
 
     def begin(self, ids: Tensor, segments: Tensor | None) -> Tensor:
         places = torch.arange(ids.shape[1]).expand(ids.shape)
         kinds = torch.zeros_like(ids) if segments is None else segments
-        return self.ln_0(self.embed(ids, places) + self.wse(kinds))
+        out: Tensor = self.ln_0(self.embed(ids, places) + self.wse(kinds))
+        return out
 
     def loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100)
@@ -277,7 +289,8 @@ class SmallBERT(Small):
 
             def attend(y: Tensor, block: Any = block) -> Tensor:
                 q, k, v = split(block.q(y), H), split(block.k(y), H), split(block.v(y), H)
-                return block.o(self.combine(self.weights(self.scores(q, k), hidden), v))
+                out: Tensor = block.o(self.combine(self.weights(self.scores(q, k), hidden), v))
+                return out
 
             x = self.wiring(block, x, attend)
         return x
@@ -311,23 +324,27 @@ class SmallT5(Small):
 
     def attended(self, block: Any, y: Tensor, hidden: Tensor) -> Tensor:
         q, k, v = self.project(block, y)
-        return block.o(self.combine(self.weights(self.scores(q, k), hidden), v))
+        out: Tensor = block.o(self.combine(self.weights(self.scores(q, k), hidden), v))
+        return out
 
     def encode(self, source: Tensor, mask: Tensor | None) -> Tensor:
         x = self.wte(source)
         hidden = self.padded(torch.zeros(source.shape[1], source.shape[1], dtype=torch.bool), mask)
         for block in self.encoder:
             x = self.wiring(block, x, lambda y, block=block: self.attended(block, y, hidden))
-        return self.ln_e(x)
+        out: Tensor = self.ln_e(x)
+        return out
 
     def crossed(self, block: Any, y: Tensor, memory: Tensor, mask: Tensor | None) -> Tensor:
         q, k, v = split(block.xq(y), H), split(block.xk(memory), H), split(block.xv(memory), H)
         hidden = self.padded(torch.zeros(q.shape[2], k.shape[2], dtype=torch.bool), mask)
-        return block.xo(merge(self.weights(q @ k.mT / 2.0, hidden) @ v))
+        out: Tensor = block.xo(merge(self.weights(q @ k.mT / 2.0, hidden) @ v))
+        return out
 
     def decode(self, ids: Tensor, memory: Tensor, mask: Tensor | None, source_mask: Tensor | None) -> Tensor:
         x = self.wte(ids)
         hidden = self.padded(self.hidden(ids.shape[1], ids.shape[1]), mask)
+        block: Any
         for block in self.blocks:
             x = x + self.attended(block, block.ln_1(x), hidden)
             x = x + self.crossed(block, block.ln_x(x), memory, source_mask)
