@@ -73,6 +73,21 @@ class Target:
             answer = replace(answer, gradients=self._gradients(raw, operands, upstream, call, wanted))
         return answer
 
+    def ready(self, call: Call, upstream: Array | None = None) -> tuple[Callable[[], Any], dict[str, Any]]:
+        """A call without arguments, to be timed, and its tensors by role. With `upstream` it gives (output, [dq, dk, dv])."""
+        roles = ("query", "key", "value") if upstream is not None else ()
+        (positional, keywords), operands = self.arguments(call, roles, False)
+        if upstream is None:
+            return lambda: self.function(*positional, **keywords), operands
+        above = self.framework.tensor(self._upstream(upstream), call.dtype)
+
+        def both() -> tuple[Any, list[Any]]:
+            result = self.function(*positional, **keywords)
+            raw = result[0] if isinstance(result, tuple | list) else result
+            return raw, self.framework.gradients(raw, [operands[r] for r in roles], above.reshape(raw.shape))
+
+        return both, operands
+
     def kept(self, call: Call, other: Call) -> bool:
         """Whether the result of a call still holds its values after another call. Raises as a plain call does."""
         (positional, keywords), _ = self.arguments(call, (), False)
