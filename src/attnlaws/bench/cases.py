@@ -71,7 +71,7 @@ CASES = (
     Case("decode", "forward", 1, 8, 8, 1, 2048, 64),
     Case("grouped", "forward", 1, 8, 2, 1, 4096, 64),
     Case("backward", "backward", 1, 4, 4, 256, 256, 64, causal=True),
-    Case("gpt-step", "gpt-step", 2, 4, 4, 64, 64, 32, causal=True),
+    Case("gpt-step", "gpt-step", 1, 4, 4, 64, 64, 32, causal=True),
     Case("generation", "generation", 1, 4, 4, 32, 40, 32, causal=True),
 )
 
@@ -96,7 +96,9 @@ def case_of(text: str) -> Case:
     if kind not in FUNCTION_PASSES + MODEL_PASSES or not words:
         near = get_close_matches(text, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise UnknownCase(f"unknown case {text!r}{hint}; known: {', '.join(known)}, or 'forward B1 H8 L512 D64 float32'")
+        raise UnknownCase(
+            f"unknown case {text!r}{hint}; known: {', '.join(known)}, or 'forward B1 H8 L512 D64 float32'"
+        )
     sizes: dict[str, int] = {}
     dtype, causal = "float32", kind in MODEL_PASSES
     for word in words:
@@ -108,13 +110,17 @@ def case_of(text: str) -> Case:
         elif word == "causal":
             causal = True
         else:
-            raise UnknownCase(f"{word!r} in the case {text!r} is no size such as B1, H8, Hkv2, L512, S512, D64, no dtype, and not causal")
+            raise UnknownCase(
+                f"{word!r} in the case {text!r} is no size such as B1, H8, Hkv2, L512, S512, D64, no dtype, and not causal"
+            )
     heads, queries = sizes.get("H", 1), sizes.get("L", 1)
     kv_heads, keys = sizes.get("Hkv", heads), sizes.get("S", queries)
     if heads % kv_heads:
         raise UnknownCase(f"H{heads} is no multiple of Hkv{kv_heads} in the case {text!r}")
     if kind == "generation" and keys <= queries:
-        raise UnknownCase(f"generation goes from a prompt of L to a text of S tokens: S must be above L in the case {text!r}")
+        raise UnknownCase(
+            f"generation goes from a prompt of L to a text of S tokens: S must be above L in the case {text!r}"
+        )
     made = Case("", kind, sizes.get("B", 1), heads, kv_heads, queries, keys, sizes.get("D", 64), dtype, causal)
     same = next((c for c in CASES if c.sizes == made.sizes), None)
     return same or Case(made.sizes, *(getattr(made, name) for name in _FIELDS))
@@ -147,12 +153,16 @@ def _no_model(case: Case, target: Target) -> str | None:
     able, conventions = target.abilities, target.conventions
     if target.framework.name != "torch" or conventions.layout not in ("BHSD", "BSHD", "SBHD"):
         return "a GPT in PyTorch can't call it"
-    if conventions.causal != "flag" and not {"bool", "additive"} & set(able.routes):
+    if conventions.causal == "not offered" and not {"bool", "additive"} & set(able.routes):
         return "offers no causality by a flag or a mask"
+    if conventions.default_scale == "1" and not able.scale:
+        return "doesn't scale its scores"
     if case.dtype not in able.dtypes:
         return f"takes no {case.dtype}"
     if not able.heads or (case.batch > 1 and not able.batch):
         return "takes one head or one sample"
-    if case.kind == "gpt-step" and not able.gradients:
-        return "has no gradients"
-    return None if able.single_query and able.rectangular or case.kind == "gpt-step" else "takes no single query"
+    if case.kind == "gpt-step":
+        return None if able.gradients else "has no gradients"
+    if conventions.causal == "always" or not (able.single_query and able.rectangular):
+        return "takes no single query that sees all keys"
+    return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from .timing import Race
-from .verdict import LOOKS, INCONCLUSIVE, Comparison, compare, judge
+from .verdict import INCONCLUSIVE, LOOKS, Comparison, compare, judge
 
 
 def settle(

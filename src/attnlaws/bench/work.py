@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from ..laws.trial import Crashed, Evidence, Session, Trial, Unsuitable
-from ..problems.problem import Problem
+from ..judge.precision import Precision
+from ..laws.trial import Crashed, Evidence, Session, Trial
 from ..targets.call import Array, TargetRaised, WrongResult
 from ..targets.reading import read_result
 from ..targets.target import Target
@@ -26,7 +25,9 @@ class FunctionWork:
     def __init__(self, target: Target, case: Case, session: Session | None = None) -> None:
         session = Session() if session is None else session
         self.target, self.case, self.name = target, case, target.name
-        self.inputs = [Judged(target, case.problem(seed, causal=_asks(case, target)), case, session) for seed in SEEDS]
+        asks = case.causal and target.conventions.causal != "always"  # that has no flag
+        trials = [Trial(target, case.problem(seed, causal=asks), session, Evidence()) for seed in SEEDS]
+        self.inputs = [Judged(trial, gradients=case.kind == "backward") for trial in trials]
         self._made: dict[str, Any] = {}
 
     def prepare(self, block: int) -> Run:
@@ -36,34 +37,28 @@ class FunctionWork:
 
     def judge(self) -> float:
         """Each set of values once against the oracle: the largest error / bound. Raises Broken or Crashed."""
-        return max(inputs.judge(inputs.call(), None) for inputs in self.inputs)
+        return max(inputs.judge(inputs.called(), None) for inputs in self.inputs)
 
     def judge_timed(self, block: int, result: Any) -> float:
         """What was timed: the result is right, and the inputs are as they were. Raises Broken or Crashed."""
         return self.inputs[block % len(SEEDS)].judge(result, self._made)
 
 
-def _asks(case: Case, target: Target) -> bool:
-    """Whether causality is asked for: a target that is always causal has no flag."""
-    return case.causal and target.conventions.causal != "always"
-
-
 class Judged:
-    """One call with its exact result, and the judge of results."""
+    """One call with its exact result, and the judge of results: of outputs, and of gradients where they are wanted."""
 
-    def __init__(self, target: Target, problem: Problem, case: Case, session: Session) -> None:
-        self.trial = Trial(target, problem, session, Evidence())
-        self.target, self.problem = target, problem
+    def __init__(self, trial: Trial, *, gradients: bool) -> None:
+        self.trial, self.target = trial, trial.target
         self.upstream: Array | None = None
-        if case.kind == "backward":
-            call = self.trial.call
-            self.upstream = self.trial.rng.integers(-8, 9, (*call.query.shape[:3], call.value.shape[3])) / 4.0
+        if gradients:
+            call = trial.call
+            self.upstream = trial.rng.integers(-8, 9, (*call.query.shape[:3], call.value.shape[3])) / 4.0
 
     def ready(self) -> tuple[Run, dict[str, Any]]:
         """The call in fresh memory, and its tensors."""
         return self.target.ready(self.trial.call, self.upstream)
 
-    def call(self) -> Any:
+    def called(self) -> Any:
         """The raw result of one call. Raises Crashed."""
         run, _ = self.ready()
         try:
@@ -105,10 +100,13 @@ class Judged:
         for at, (role, gradient) in enumerate(zip(("query", "key", "value"), gradients, strict=True)):
             trial.require(gradient is not None, f"no gradient reaches {role}", call)
             got = self.target.from_layout(self.target.framework.to_numpy(gradient), call.sizes[0])
-            allowed: Callable[[Any], Array] = lambda p, at=at: (  # noqa: E731
-                factor * trial.gradient_bounds(call, upstream, wanted, p, exact)[at]
+
+            def allowed(precision: Precision, at: int = at) -> Array:
+                return factor * trial.gradient_bounds(call, upstream, wanted, precision, exact)[at]
+
+            trial.within(
+                got, getattr(wanted, role), allowed, f"the gradient by {role} is wrong", call=call, name=f"d{role}"
             )
-            trial.within(got, getattr(wanted, role), allowed, f"the gradient by {role} is wrong", call=call, name=f"d{role}")
 
     def _unchanged(self, role: str, tensor: Any) -> None:
         array = getattr(self.trial.call, role, None)
@@ -119,11 +117,6 @@ class Judged:
 
 def judge_small(target: Target) -> None:
     """A small causal problem, where causality is a flag: who is wrong on it is not timed. Raises Broken or Crashed."""
-    if target.conventions.causal != "flag":
-        return
-    size = (target.abilities.head_dims or (8,))[0]
-    case = Case("small", "forward", 1, 1, 1, 24, 24, size, target.abilities.dtypes[0], causal=True)
-    try:
-        FunctionWork(target, case).judge()
-    except Unsuitable:  # pragma: no cover - the sizes fit every target
-        return
+    if target.conventions.causal == "flag":
+        size = (target.abilities.head_dims or (8,))[0]
+        FunctionWork(target, Case("small", "forward", 1, 1, 1, 24, 24, size, target.abilities.dtypes[0], True)).judge()

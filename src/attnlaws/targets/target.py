@@ -155,10 +155,7 @@ class Target:
         given: dict[str, Any] = {r: self.framework.tensor(x, first.dtype) for r, x in rows.items()}
         queries, keys = ([getattr(piece, role).shape[2] for piece in pieces] for role in ("query", "key"))
         given.update(packed_arguments(self, queries, keys))
-        names = [p.name for p in self.signature.by_position]
-        changed = {self.signature.roles[role].name: value for role, value in given.items()}
-        positional = [changed.get(name, value) for name, value in zip(names, positional, strict=False)]
-        keywords.update({name: value for name, value in changed.items() if name not in names[: len(positional)]})
+        positional, keywords = self.replaced(positional, keywords, given)
         try:
             with contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
                 result = self.function(*positional, **keywords)
@@ -204,6 +201,16 @@ class Target:
         operands.update({role: given[role] for role in ("alibi", "sinks") if role in given})
         given.update(dict(call.extra))
         return self._placed(given), operands
+
+    def replaced(
+        self, positional: list[Any], keywords: Mapping[str, Any], given: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of a call with others for some roles."""
+        names = [p.name for p in self.signature.by_position]
+        changed = {self.signature.roles[role].name: value for role, value in given.items()}
+        placed = [changed.get(name, value) for name, value in zip(names, positional, strict=False)]
+        rest = {name: value for name, value in changed.items() if name not in names[: len(placed)]}
+        return placed, {**keywords, **rest}
 
     def _placed(self, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """By keyword where possible, by position where the signature allows nothing else."""
