@@ -37,7 +37,7 @@ def bench_parser(parser: argparse.ArgumentParser, seconds: Callable[[str], float
     parser.add_argument(
         "--against",
         metavar="OTHER",
-        help="another target, a stored run (.json), or the folder of stored runs: the latest",
+        help="another target, a stored run (.json), or the folder of stored runs: all since the last change",
     )
     parser.add_argument("--save", action="store_true", help="keep the run in .benchmarks/, as pytest-benchmark does")
     parser.add_argument(
@@ -106,15 +106,14 @@ def run(options: argparse.Namespace, say: Say, clear: Callable[[], None]) -> int
 
 def _file(against: str | None, target: str, machine: Machine) -> list[Kept] | None:
     """The stored run that is meant; None where it is a target, or nothing. Raises BadBaseline."""
-    from .bench.history import BadBaseline, baseline, past
+    from .bench.history import BadBaseline, baseline, past, since_change
 
     path = Path(against or "")
     if against and path.is_dir():
-        runs = [kept for items in past(target, machine, path).values() for kept in items]
+        runs = [kept for items in past(target, machine, path).values() for kept in since_change(items)]
         if not runs:
             raise BadBaseline(f"{against} holds no run of {target} on this machine; keep one with --save")
-        latest = max(runs, key=lambda kept: kept.when).file
-        return [kept for kept in runs if kept.file == latest]
+        return runs
     return baseline(path, target) if against and path.suffix == ".json" else None
 
 
@@ -135,7 +134,6 @@ def _draw(found: Bench, path: Path | None, history: Mapping[str, Sequence[Kept]]
 def _code(found: Bench, rule: FailIf | None) -> int:
     """The exit code, with a line for each case that fails the rule."""
     from .bench.run import NOT_COMPARABLE
-    from .bench.verdict import INCONCLUSIVE
 
     failing = rule.failing(found) if rule is not None else ()
     for row in failing:
@@ -143,7 +141,5 @@ def _code(found: Bench, rule: FailIf | None) -> int:
         print(f"fails: {row.case.name} is slower by {row.comparison.ratio - 1:.1%}")
     if found.wrong or failing:
         return 1
-    told = [
-        row for row in found.timed if row.comparison is not None and row.verdict not in (INCONCLUSIVE, NOT_COMPARABLE)
-    ]
-    return 4 if not found.timed or (found.against and not told) else 0
+    compared = [row for row in found.timed if row.comparison is not None and row.verdict != NOT_COMPARABLE]
+    return 4 if not found.timed or (found.against and not compared) else 0

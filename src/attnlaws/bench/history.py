@@ -281,6 +281,12 @@ def past(target: str, machine: Machine, folder: Path | None = None) -> dict[str,
     return {case: sorted(items, key=lambda item: item.when) for case, items in found.items()}
 
 
+def since_change(runs: Sequence[Kept]) -> Sequence[Kept]:
+    """The runs from the last change of level on."""
+    found = change_point([float(np.median(run.ratios)) for run in runs])
+    return runs if found is None else runs[found.at :]
+
+
 @dataclass(frozen=True)
 class Change:
     """Where a series of runs changes: the first run after it, by how much, and how likely that is by chance."""

@@ -29,8 +29,6 @@ from .work import FunctionWork, judge_small
 Floats = NDArray[np.float64]
 Work = FunctionWork | ModelWork
 BUDGET = 100.0
-#: the standard deviation of log(target / calibration) between runs of the same code, as measured: docs/benchmarks.md
-BETWEEN = 0.02
 NOT_COMPARABLE = "not comparable"
 
 
@@ -134,7 +132,7 @@ def run_bench(
     notes: tuple[str, ...] = ()
     if stored is not None:
         rows, notes = against_stored(rows, stored, machine)
-    other = against.name if isinstance(against, Target) else stored[0].file if stored else None
+    other = against.name if isinstance(against, Target) else _stored_name(stored) if stored else None
     return Bench(target.name, other, rows, machine, time.monotonic() - started, notes)
 
 
@@ -212,33 +210,43 @@ def _row(entry: _Entry, meter: Meter, paired: bool) -> Row:
 def against_stored(
     rows: Sequence[Row], stored: Sequence[Kept], machine: Machine
 ) -> tuple[tuple[Row, ...], tuple[str, ...]]:
-    """The rows with verdicts against a stored run, through the calibration; and what can't be compared, in words."""
-    by_case = {kept.case: kept for kept in stored}
-    notes: list[str] = []
-    first = stored[0].machine
-    if not first.same(machine):
-        notes.append(
-            f"the baseline is of another machine ({first.cpu}, {first.cores} cores, {first.device}): no verdicts"
-        )
-    software = machine.other_software(first)
-    if software:
-        notes.append(f"other versions: {software}")
-    found: list[tuple[int, Comparison, float]] = []
+    """The rows with verdicts against stored runs, through the calibration; and what can't be compared, in words."""
+    by_case: dict[str, list[Kept]] = {}
+    for kept in stored:
+        by_case.setdefault(kept.case, []).append(kept)
+    notes = _other_machine(stored[0].machine, machine)
+    found: list[tuple[int, Comparison]] = []
     out = list(rows)
     for at, row in enumerate(rows):
-        kept = by_case.pop(row.case.sizes, None)
+        runs = by_case.pop(row.case.sizes, [])
         if row.calibrated is None:
             continue
-        if kept is None:
+        if not runs:
             out[at] = replace(row, verdict="new: not in the baseline")
             continue
-        comparison = compare_apart(row.calibrated, kept.ratios, row.threshold, BETWEEN)
-        refused = not kept.machine.same(machine) or row.clock != kept.clock or kept.calibration != VERSION
+        comparison = compare_apart(row.calibrated, [run.ratios for run in runs], row.threshold)
+        refused = any(
+            not run.machine.same(machine) or run.clock != row.clock or run.calibration != VERSION for run in runs
+        )
         out[at] = replace(row, comparison=comparison, verdict=NOT_COMPARABLE if refused else "")
         if not refused:
-            found.append((at, comparison, row.threshold))
-    verdicts = judge([c for _, c, _ in found], [x for _, _, x in found], looks=1)
-    for (at, _, _), verdict in zip(found, verdicts, strict=True):
+            found.append((at, comparison))
+    verdicts = judge([c for _, c in found], [rows[at].threshold for at, _ in found], looks=1)
+    for (at, _), verdict in zip(found, verdicts, strict=True):
         out[at] = replace(out[at], verdict=verdict)
     notes += [f"missing: the baseline has {case}, and this run has not" for case in by_case]
     return tuple(out), tuple(notes)
+
+
+def _stored_name(stored: Sequence[Kept]) -> str:
+    files = sorted({kept.file for kept in stored})
+    return files[0] if len(files) == 1 else f"{len(files)} runs, {files[0]} .. {files[-1]}"
+
+
+def _other_machine(then: Machine, now: Machine) -> list[str]:
+    """What differs between the machine of a baseline and this one."""
+    notes = []
+    if not then.same(now):
+        notes.append(f"the baseline is of another machine ({then.cpu}, {then.cores} cores, {then.device}): no verdicts")
+    software = now.other_software(then)
+    return [*notes, f"other versions: {software}"] if software else notes

@@ -66,22 +66,30 @@ def compare(ratios: Floats, threshold: float = THRESHOLD) -> Comparison:
     )
 
 
-def compare_apart(now: Floats, then: Floats, threshold: float, between: float) -> Comparison:
-    """The same for log ratios to a calibration, now and in an earlier run, (blocks, rounds) each.
+#: The standard deviation of log(target / calibration) between runs of the same code, as measured (docs/benchmarks.md), and
+#: how many runs of a history it is worth where that has its own.
+BETWEEN, WORTH = 0.035, 4
 
-    `between` is the standard deviation of log ratios between runs of the same code, which no sample of one run shows. It
-    widens the interval as a normal error of that size, and it is in p: of the difference of medians, normal.
+
+def compare_apart(now: Floats, then: Sequence[Floats], threshold: float = THRESHOLD) -> Comparison:
+    """The same for log ratios to a calibration, (blocks, rounds) now and in each of some earlier runs.
+
+    Runs of the same code differ by more than one run shows: where memory lay, what else ran. Their standard deviation is
+    estimated from the earlier runs and BETWEEN, b^2 = (WORTH BETWEEN^2 + sum (level - mean)^2) / (WORTH + n - 1), and is in the
+    interval as b sqrt(1 + 1/n), beside the bootstrap's error of each median. Normal, on the log.
     """
-    change = float(np.median(now) - np.median(then))
-    spread = np.median(resampled(now), axis=1) - np.median(resampled(then, seed=1), axis=1)
-    error = math.hypot(float(np.std(spread)), math.sqrt(2.0) * between)
+    levels = np.array([np.median(ratios) for ratios in then])
+    n, change = len(levels), float(np.median(now) - levels.mean())
+    between = math.sqrt((WORTH * BETWEEN**2 + float(((levels - levels.mean()) ** 2).sum())) / (WORTH + n - 1))
+    own = [float(np.median(resampled(ratios, seed), axis=1).std()) for seed, ratios in enumerate([now, *then])]
+    error = math.sqrt(own[0] ** 2 + sum(e**2 for e in own[1:]) / n**2 + between**2 * (1 + 1 / n))
     reach, limit = float(stats.norm.ppf((1 + LEVEL) / 2)) * error, math.log1p(threshold)
     return Comparison(
         math.exp(change),
         math.exp(change - reach),
         math.exp(change + reach),
-        float(stats.norm.sf((change - limit) / max(error, 1e-12))),
-        float(stats.norm.sf((-change - limit) / max(error, 1e-12))),
+        float(stats.norm.sf((change - limit) / error)),
+        float(stats.norm.sf((-change - limit) / error)),
         now.size,
     )
 
