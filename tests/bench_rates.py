@@ -15,6 +15,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -25,6 +26,7 @@ from attnlaws.bench.contest import settle
 from attnlaws.bench.timing import Race, Run, Side
 from attnlaws.bench.verdict import FASTER, INCONCLUSIVE, SAME, SLOWER, THRESHOLD
 from attnlaws.bench.work import FunctionWork
+from attnlaws.targets.target import Target
 
 CASES = (
     Case("tiny", "forward", 1, 2, 2, 16, 16, 16),
@@ -60,9 +62,15 @@ def repeating(runs: Sequence[Run]) -> Run:
     return slowed
 
 
+@cache
+def target_named(name: str) -> Target:
+    """The target, probed once."""
+    return api.function_of(name)
+
+
 def sides(kind: str, name: str, case: Case) -> list[Side]:
     """The side that may be slower, and the other."""
-    target = api.function_of(name)
+    target = target_named(name)
     first, second = FunctionWork(target, case), FunctionWork(target, case)
     changed: dict[str, Callable[[int], Run]] = {
         "identical": first.prepare,

@@ -20,7 +20,7 @@ def settle(
     Each look takes all races in turn, so that a bad minute of the machine falls on none alone; a race that has its verdict
     is timed no more. What is undecided at the last look, or at the deadline (of time.monotonic), is inconclusive.
     """
-    found: list[Comparison] = []
+    found: dict[int, Comparison] = {}
     verdicts = [INCONCLUSIVE] * len(races)
     for look, blocks in enumerate(LOOKS):
         complete = True
@@ -28,9 +28,9 @@ def settle(
             if verdicts[number] == INCONCLUSIVE:
                 tick(number, look)
                 complete &= race.run(blocks - len(race.taken), deadline)
-        found = [compare(race.log_ratios(0, 1), x) for race, x in zip(races, thresholds, strict=True)]
-        now = judge(found, thresholds)
+                found[number] = compare(race.log_ratios(0, 1), thresholds[number])
+        now = judge([found[number] for number in range(len(races))], thresholds)
         verdicts = [new if old == INCONCLUSIVE else old for old, new in zip(verdicts, now, strict=True)]
         if not complete or INCONCLUSIVE not in verdicts:
             break
-    return list(zip(found, verdicts, strict=True))
+    return [(found[number], verdict) for number, verdict in enumerate(verdicts)]

@@ -126,7 +126,7 @@ def run_bench(
             timed = [Side(work.name, work.prepare) for work in entry.works]
             timed += [calibration(entry.row.case, device)] if calibrated or stored is not None else []
             entry.race = Race(timed, clock_of(device))
-        _time(ready, len(sides) == 2, started + budget, progress)
+        _time(ready, len(sides) == 2, time.monotonic() + budget, progress)
         rows = tuple(_row(entry, meter, len(sides) == 2) for entry in entries)
     machine = this_machine(device)
     notes: tuple[str, ...] = ()
@@ -188,7 +188,8 @@ def _row(entry: _Entry, meter: Meter, paired: bool) -> Row:
         return row
     for number, work in enumerate(entry.works):
         try:
-            row = replace(row, error=max(row.error, work.judge_timed(len(race.taken) - 1, race.last[number])))
+            errors = [work.judge_timed(block, given[number]) for block, given in race.last]
+            row = replace(row, error=max(row.error, *errors))
         except (Broken, Crashed) as failure:
             return replace(
                 Row(row.case), wrong=f"{work.name} is right when it is asked, but was wrong while timed: {failure}"

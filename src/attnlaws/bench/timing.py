@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -133,8 +134,8 @@ class Race:
         self.times = self.rounds = 0  # calls a sample, the same for each side, and rounds a block
         self.taken: list[Floats] = []  # a block each: (thread or wall, side, round)
         self.outside: list[list[tuple[float, float]]] = []
-        #: what the last timed call of each side gave; it is of the last block
-        self.last: list[Any] = [None] * len(self.sides)
+        #: the last two blocks, and what the last timed call of each side gave in them
+        self.last: deque[tuple[int, list[Any]]] = deque(maxlen=2)
 
     def run(self, blocks: int, deadline: float = float("inf")) -> bool:
         """Time more blocks; False where the deadline (of time.monotonic) came first, and the blocks so far are kept."""
@@ -156,14 +157,15 @@ class Race:
         if not self.times:
             self._measure(calls)
         self.outside.append([self.clock.elsewhere(call, self.times) for call in calls])
-        block = np.zeros((2, len(order), self.rounds))
+        block, given = np.zeros((2, len(order), self.rounds)), [None] * len(order)
         for n in range(self.rounds):
             shift = n // 2 % len(order)
             turn = order[shift:] + order[:shift]
             for side in turn if (n + number) % 2 == 0 else turn[::-1]:
-                thread, wall, self.last[side] = self.clock.take(calls[side], self.times)
+                thread, wall, given[side] = self.clock.take(calls[side], self.times)
                 block[:, side, n] = thread / self.times, wall / self.times
         self.taken.append(block)
+        self.last.append((number, given))
 
     def _measure(self, calls: Sequence[Run]) -> None:
         """How many calls of the quickest side make a sample, and how many rounds a block."""
@@ -187,10 +189,10 @@ class Race:
     def seconds(self, side: int) -> Floats:
         """(blocks, rounds) seconds a call of a side."""
         judged = self.judged
-        taken = np.stack([block[1 if judged == WALL else 0, side] for block in self.taken])
+        taken: Floats = np.stack([block[1 if judged == WALL else 0, side] for block in self.taken])
         if judged == PROCESS:
             taken = taken * np.median([block[side][0] for block in self.outside])
-        return np.asarray(taken)
+        return np.asarray(np.maximum(taken, 1e-9))  # a virtual machine's clock may stand still for a sample
 
     def log_ratios(self, side: int, other: int) -> Floats:
         """(blocks, rounds): log of the time of a side over that of another, taken in the same round."""

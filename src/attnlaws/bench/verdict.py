@@ -27,7 +27,9 @@ ALPHA = 0.01
 THRESHOLD = 0.05
 #: how sure an interval is
 LEVEL = 0.99
-RESAMPLES = 2000
+RESAMPLES = 1000
+#: blocks below which there is no interval
+ENOUGH = 8
 
 
 @dataclass(frozen=True)
@@ -43,8 +45,8 @@ class Comparison:
 
     @property
     def noise(self) -> float:
-        """Half the width of the interval, as a fraction."""
-        return math.sqrt(self.high / self.low) - 1.0
+        """Half the width of the interval, as a fraction; infinite where there is none."""
+        return math.sqrt(self.high / self.low) - 1.0 if self.low > 0 else math.inf
 
 
 def compare(ratios: Floats, threshold: float = THRESHOLD) -> Comparison:
@@ -53,8 +55,10 @@ def compare(ratios: Floats, threshold: float = THRESHOLD) -> Comparison:
     The interval is the bootstrap of the median, blocks resampled whole: rounds of one block share their memory and what
     the machine did then. p by Wilcoxon's signed ranks of the block medians against log(1 + x) and -log(1 + x).
     """
-    spread = np.median(resampled(ratios), axis=1)
-    low, high = np.quantile(spread, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    low, high = -math.inf, math.inf  # of a few blocks all resamples are alike
+    if len(ratios) >= ENOUGH:
+        spread = np.median(resampled(ratios), axis=1)
+        low, high = np.quantile(spread, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     blocks, limit = np.median(ratios, axis=1), math.log1p(threshold)
     return Comparison(
         math.exp(float(np.median(ratios))),

@@ -28,11 +28,12 @@ class FunctionWork:
         asks = case.causal and target.conventions.causal != "always"  # that has no flag
         trials = [Trial(target, case.problem(seed, causal=asks), session, Evidence()) for seed in SEEDS]
         self.inputs = [Judged(trial, gradients=case.kind == "backward") for trial in trials]
-        self._made: dict[str, Any] = {}
+        self._made: list[dict[str, Any]] = [{} for _ in SEEDS]
 
     def prepare(self, block: int) -> Run:
         """The call on the values of this block, in fresh memory."""
-        run, self._made = self.inputs[block % len(SEEDS)].ready()
+        at = block % len(SEEDS)
+        run, self._made[at] = self.inputs[at].ready()
         return run
 
     def judge(self) -> float:
@@ -41,7 +42,8 @@ class FunctionWork:
 
     def judge_timed(self, block: int, result: Any) -> float:
         """What was timed: the result is right, and the inputs are as they were. Raises Broken or Crashed."""
-        return self.inputs[block % len(SEEDS)].judge(result, self._made)
+        at = block % len(SEEDS)
+        return self.inputs[at].judge(result, self._made[at])
 
 
 class Judged:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -66,7 +67,8 @@ def _compared(row: Row) -> tuple[str, str, str, str]:
     if row.comparison is None:
         return other, "", "", row.verdict
     c = row.comparison
-    return other, f"{c.ratio:.3f}", f"{c.low:.3f} .. {c.high:.3f}", in_words(row)
+    interval = f"{c.low:.3f} .. {c.high:.3f}" if c.low > 0 else "too few rounds"
+    return other, f"{c.ratio:.3f}", interval, in_words(row)
 
 
 def in_words(row: Row) -> str:
@@ -78,7 +80,10 @@ def in_words(row: Row) -> str:
         return f"faster, {1 / row.comparison.ratio:.2g} times"
     if row.verdict == SAME:
         return f"same within {row.threshold:.0%}"
-    return f"inconclusive (noise {row.comparison.noise:.0%})" if row.verdict == INCONCLUSIVE else row.verdict
+    if row.verdict != INCONCLUSIVE:
+        return row.verdict
+    noise = row.comparison.noise
+    return f"inconclusive (noise {noise:.0%})" if noise < math.inf else "inconclusive (the budget ended)"
 
 
 def changes(bench: Bench, history: Mapping[str, Sequence[Kept]]) -> list[str]:

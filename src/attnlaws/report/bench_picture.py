@@ -42,7 +42,8 @@ def _ratios(axis: Any, rows: list[Row]) -> None:
     for at, row in enumerate(rows):
         if row.comparison is not None:
             c, colour = row.comparison, COLOURS.get(row.verdict, "tab:gray")
-            axis.plot([c.low, c.high], [at, at], color=colour, linewidth=2)
+            if c.low > 0:
+                axis.plot([c.low, c.high], [at, at], color=colour, linewidth=2)
             axis.plot(c.ratio, at, "o", color=colour)
             axis.fill_betweenx([at - 0.4, at + 0.4], 1 / (1 + row.threshold), 1 + row.threshold, color="0.9", zorder=0)
     axis.axvline(1.0, color="black", linewidth=0.8)

@@ -47,6 +47,7 @@ class Settings:
     framework: str | None = None
     precision: Mapping[str, str] = field(default_factory=dict)
     layer: Mapping[str, Any] = field(default_factory=dict)
+    cost: Mapping[str, float] = field(default_factory=dict)
 
 
 def load_target(name: str, *, device: str = "cpu", root: Path | None = None) -> Target | LayerTarget:
@@ -96,7 +97,7 @@ def _adapted(function: Any, name: str, device: str, settings: Settings) -> Targe
         framework=settings.framework,
         precision=settings.precision,
     )
-    return made.but(address=name)
+    return made.but(address=name, cost=settings.cost)
 
 
 def _adapted_layer(module: Any, make: Any, name: str, device: str, settings: Settings) -> LayerTarget | Target:
@@ -189,7 +190,7 @@ def configured_targets(root: Path) -> dict[str, Settings]:
     return {name: _settings(name, values) for name, values in section.items()}
 
 
-_KEYS = ("target", "names", "conventions", "arguments", "routes", "framework", "precision", "layer")
+_KEYS = ("target", "names", "conventions", "arguments", "routes", "framework", "precision", "layer", "cost")
 
 
 def _settings(name: str, values: Any) -> Settings:
@@ -205,7 +206,7 @@ def _settings(name: str, values: Any) -> Settings:
                 f"{where} has an unknown key {key!r}; known: {', '.join(_KEYS)}"
                 + (f"; did you mean {near[0]!r}?" if near else "")
             )
-    for key in ("names", "conventions", "arguments", "precision", "layer"):
+    for key in ("names", "conventions", "arguments", "precision", "layer", "cost"):
         if not isinstance(values.get(key, {}), dict):
             raise BadConfiguration(f"{where} {key} = {values[key]!r} must be a table")
     for key, known in (("names", tuple(NAMES)), ("precision", ("float64", "float32", "bfloat16", "float16"))):
@@ -213,6 +214,7 @@ def _settings(name: str, values: Any) -> Settings:
             if item not in known:
                 raise BadConfiguration(f"{where} {key} has {item!r}; possible: {', '.join(known)}")
     _declared_layer(where, values.get("layer", {}))
+    _declared_cost(where, values.get("cost", {}))
     routes = values.get("routes", [])
     if not isinstance(routes, list) or not set(routes) <= set(ROUTES):
         raise BadConfiguration(f"{where} routes = {routes!r} must be a list of: {', '.join(ROUTES)}")
@@ -231,6 +233,7 @@ def _settings(name: str, values: Any) -> Settings:
         values.get("framework"),
         values.get("precision", {}),
         values.get("layer", {}),
+        values.get("cost", {}),
     )
 
 
@@ -243,6 +246,18 @@ def _declared_layer(where: str, values: Mapping[str, Any]) -> None:
             raise BadConfiguration(f"{where} layer has {key!r}; possible: width, initialisation, {', '.join(DECLARED)}")
         if choice not in DECLARED[key]:
             raise BadConfiguration(f"{where} layer {key} = {choice!r} is not one of: {', '.join(DECLARED[key])}")
+
+
+COSTS = ("memory", "time", "decode", "window")
+
+
+def _declared_cost(where: str, values: Mapping[str, Any]) -> None:
+    """Raise BadConfiguration for a cost that no law is about, or that is no exponent."""
+    for key, exponent in values.items():
+        if key not in COSTS:
+            raise BadConfiguration(f"{where} cost has {key!r}; possible: {', '.join(COSTS)}")
+        if isinstance(exponent, bool) or not isinstance(exponent, int | float) or not 0 <= exponent <= 4:
+            raise BadConfiguration(f"{where} cost {key} = {exponent!r} is no exponent of the length, such as 1 or 2")
 
 
 __all__ = ["BadConfiguration", "CannotAdapt", "NoSuchTarget", "Settings", "load_target", "locate"]

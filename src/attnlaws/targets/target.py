@@ -32,6 +32,8 @@ class Target:
     abilities: Abilities = field(default_factory=Abilities)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     declared_precision: Mapping[str, str] = field(default_factory=dict)
+    #: exponents of cost that were declared: "memory", "time", "decode", "window"
+    cost: Mapping[str, float] = field(default_factory=dict)
     #: conventions that were declared, and those among them of which the probe saw something else
     declared: tuple[str, ...] = ()
     contradicted: Mapping[str, tuple[str, str]] = field(default_factory=dict)
