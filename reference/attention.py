@@ -61,7 +61,7 @@ def chunked_attention(
     window: Window | None = None,
     dropout_p: float = 0.0,
     enable_gqa: bool = False,
-    chunk: int = 64,
+    chunk: int | None = None,
 ) -> Tensor:
     """The same in one pass over chunks of keys, with a running maximum m, normaliser n and sum a per query:
 
@@ -70,12 +70,14 @@ def chunked_attention(
         a' = a exp(m - m') + sum_j exp(s[j] - m') v[j]
 
     and a / n at the end. Beyond inputs and output the forward pass holds (B, H, L, chunk) numbers at a time;
-    autograd keeps every chunk's for the backward pass.
+    autograd keeps every chunk's for the backward pass. A chunk is 64 keys, or more where the queries are few.
 
     Sources: online softmax arXiv:1805.02867; Rabe and Staats arXiv:2112.05682; FlashAttention
     arXiv:2205.14135.
     """
     _check(query, key, value, attn_mask, window, dropout_p, enable_gqa)
+    if chunk is None:
+        chunk = max(64, 2048 // max(query.shape[2], 1))
     if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
         raise ValueError(f"chunk must be a count of keys from 1, not {chunk!r}")
     G = query.shape[1] // key.shape[1] if enable_gqa else 1
@@ -118,30 +120,28 @@ def _scores(
     dtype = _accumulator(query)
     B, H, L, _ = query.shape
     S = key.shape[2]
-    k = key[:, :, start:stop].repeat_interleave(G, dim=1).to(dtype)  # (B, Hkv, S, D) -> (B, H, S, D)
+    k = _for_each_query_head(key[:, :, start:stop], G).to(dtype)  # (B, Hkv, S, D) -> (B, H, S, D)
     x = scale * (query.to(dtype) @ k.transpose(-2, -1))
     if softcap:
         x = softcap * torch.tanh(x / softcap)
 
     i = torch.arange(L, device=query.device)[:, None]
     j = torch.arange(start, stop, device=query.device)[None, :]
-    masked = torch.zeros((L, stop - start), dtype=torch.bool, device=query.device)
-    if is_causal:
-        masked = masked | (j > i)
+    masked = [j > i] if is_causal else []
     if window is not None:
         left, right = window
-        if left is not None:
-            masked = masked | (j < i - left)
-        if right is not None:
-            masked = masked | (j > i + right)
+        masked += [j < i - left] if left is not None else []
+        masked += [j > i + right] if right is not None else []
     if attn_mask is not None:
         mask = attn_mask.expand(B, H, L, S)[..., start:stop]
         if mask.dtype == torch.bool:
-            masked = masked | ~mask
+            masked.append(~mask)
         else:
-            masked = masked | (mask == -math.inf)
+            masked.append(mask == -math.inf)
             x = x + mask.to(dtype)
-    return x.masked_fill(masked, -math.inf)
+    for where in masked:
+        x = x.masked_fill(where, -math.inf)
+    return x
 
 
 def _peak(scores: Tensor) -> Tensor:
@@ -154,8 +154,13 @@ def _peak(scores: Tensor) -> Tensor:
 
 def _combine(weights: Tensor, value: Tensor, G: int, dtype: torch.dtype) -> Tensor:
     """weights (B, H, L, S), rounded to dtype, @ value (B, Hkv, S, Dv) -> (B, H, L, Dv), not rounded."""
-    v = value.repeat_interleave(G, dim=1).to(weights.dtype)  # (B, Hkv, S, Dv) -> (B, H, S, Dv)
+    v = _for_each_query_head(value, G).to(weights.dtype)  # (B, Hkv, S, Dv) -> (B, H, S, Dv)
     return weights.to(dtype).to(weights.dtype) @ v
+
+
+def _for_each_query_head(x: Tensor, G: int) -> Tensor:
+    """Each key or value head G times in a row, (B, Hkv, S, D) -> (B, Hkv G, S, D); the same tensor where G = 1."""
+    return x if G == 1 else x.repeat_interleave(G, dim=1)
 
 
 def _accumulator(x: Tensor) -> torch.dtype:

@@ -12,6 +12,7 @@ Letters in shapes: B batch, L new tokens, S keys, H heads, D head size, E width,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -89,6 +90,7 @@ class CausalSelfAttention(nn.Module):
         self.num_heads, self.layer = config.num_heads, layer
         self.attention_dropout = config.attention_dropout
         self.dropout = nn.Dropout(config.residual_dropout)
+        self.attend: Callable[..., Tensor] = attention  # another function of the same arguments may take its place
 
     def forward(self, x: Tensor, seen: Tensor, cache: Cache | None) -> Tensor:
         B, L, E = x.shape
@@ -98,7 +100,7 @@ class CausalSelfAttention(nn.Module):
         if cache is not None:
             k, v = cache.extend(self.layer, k, v)  # (B, H, S, D)
         dropout_p = self.attention_dropout if self.training else 0.0
-        context = attention(q, k, v, attn_mask=seen, dropout_p=dropout_p)  # (B, H, L, D)
+        context = self.attend(q, k, v, attn_mask=seen, dropout_p=dropout_p)  # (B, H, L, D)
         merged = context.transpose(1, 2).reshape(B, L, E)  # (B, H, L, D) -> (B, L, H, D) -> (B, L, E)
         output: Tensor = self.dropout(self.c_proj(merged))
         return output

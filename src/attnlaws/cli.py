@@ -20,6 +20,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from .cli_bench import bench_parser
+from .cli_bench import run as run_bench
+
 R = TypeVar("R")
 
 OK, BROKEN, USAGE, NO_TARGET, NOTHING, FAULT, TIMEOUT = 0, 1, 2, 3, 4, 5, 124
@@ -43,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _told(job: Callable[[], int]) -> int:
     """Every known error is one sentence and its exit code; an unknown one is a fault of ours, shown whole."""
+    from .bench.cases import UnknownCase
+    from .bench.history import BadBaseline
     from .problems.problem import CorruptCase
     from .run.check import UnknownLaw
     from .targets.address import BadConfiguration, NoSuchTarget
@@ -54,7 +59,7 @@ def _told(job: Callable[[], int]) -> int:
     except (NoSuchTarget, CannotAdapt) as error:
         print(f"attnlaws: {error}", file=sys.stderr)
         return NO_TARGET
-    except (BadConfiguration, UnknownLaw, UnknownChoice, CorruptCase, _Usage) as error:
+    except (BadConfiguration, UnknownLaw, UnknownChoice, UnknownCase, BadBaseline, CorruptCase, _Usage) as error:
         print(f"attnlaws: {error}", file=sys.stderr)
         return USAGE
     except KeyboardInterrupt:
@@ -93,6 +98,9 @@ def _parser() -> argparse.ArgumentParser:
     _run_options(check)
     check.set_defaults(run=_check)
     _diff_parser(commands.add_parser("diff", help="where two targets differ, and what explains it"))
+    bench = commands.add_parser("bench", help="how long a target takes, beside another or a stored run")
+    bench_parser(bench, _seconds)
+    bench.set_defaults(run=_bench)
     probe = commands.add_parser("probe", help="a target's conventions, as a card")
     probe.add_argument("target", metavar="TARGET")
     probe.add_argument("--device", default="cpu")
@@ -288,6 +296,11 @@ def _diff(options: argparse.Namespace) -> int:
     progress.clear()
     print(found)
     return found.exit_code
+
+
+def _bench(options: argparse.Namespace) -> int:
+    progress = Progress()
+    return run_bench(options, progress.now_and_then, progress.clear)
 
 
 def _probe(options: argparse.Namespace) -> int:

@@ -175,7 +175,8 @@ def _breaks(
     found, tried = [], 0
     for law in load_laws().values():
         slow = law.name == "conduct.compile" or law.name.startswith("statistics.")
-        if (slow and not (until_one or all_laws)) or (only and law.name != only) or law.not_applicable(target):
+        costs = law.name.startswith("cost.")  # no fault of the catalogue is one of cost alone
+        if costs or (slow and not (until_one or all_laws)) or (only and law.name != only) or law.not_applicable(target):
             continue
         with settings_kept():
             broken, judged = attempt(law, target, session, max(1, round(cap * min(law.share, 1.0))))

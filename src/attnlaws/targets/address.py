@@ -53,6 +53,7 @@ class Settings:
     precision: Mapping[str, str] = field(default_factory=dict)
     layer: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
+    cost: Mapping[str, float] = field(default_factory=dict)
 
 
 def load_target(
@@ -134,7 +135,7 @@ def _adapted(function: Any, name: str, device: str, settings: Settings) -> Targe
         framework=settings.framework,
         precision=settings.precision,
     )
-    return made.but(address=name)
+    return made.but(address=name, cost=settings.cost)
 
 
 def adapt_module(
@@ -264,7 +265,7 @@ def configured_targets(root: Path) -> dict[str, Settings]:
     return {name: _settings(name, values) for name, values in section.items()}
 
 
-_KEYS = ("target", "names", "conventions", "arguments", "routes", "framework", "precision", "layer", "model")
+_KEYS = ("target", "names", "conventions", "arguments", "routes", "framework", "precision", "layer", "model", "cost")
 
 
 def _settings(name: str, values: Any) -> Settings:
@@ -280,7 +281,7 @@ def _settings(name: str, values: Any) -> Settings:
                 f"{where} has an unknown key {key!r}; known: {', '.join(_KEYS)}"
                 + (f"; did you mean {near[0]!r}?" if near else "")
             )
-    for key in ("names", "conventions", "arguments", "precision", "layer", "model"):
+    for key in ("names", "conventions", "arguments", "precision", "layer", "model", "cost"):
         if not isinstance(values.get(key, {}), dict):
             raise BadConfiguration(f"{where} {key} = {values[key]!r} must be a table")
     for key, known in (("names", tuple(NAMES)), ("precision", ("float64", "float32", "bfloat16", "float16"))):
@@ -289,6 +290,7 @@ def _settings(name: str, values: Any) -> Settings:
                 raise BadConfiguration(f"{where} {key} has {item!r}; possible: {', '.join(known)}")
     _declared_layer(where, values.get("layer", {}))
     _declared_model(where, values.get("model", {}))
+    _declared_cost(where, values.get("cost", {}))
     routes = values.get("routes", [])
     if not isinstance(routes, list) or not set(routes) <= set(ROUTES):
         raise BadConfiguration(f"{where} routes = {routes!r} must be a list of: {', '.join(ROUTES)}")
@@ -308,6 +310,7 @@ def _settings(name: str, values: Any) -> Settings:
         values.get("precision", {}),
         values.get("layer", {}),
         values.get("model", {}),
+        values.get("cost", {}),
     )
 
 
@@ -332,6 +335,18 @@ def _declared_model(where: str, values: Mapping[str, Any]) -> None:
             raise BadConfiguration(f"{where} model {key} = {choice!r} is not one of: {', '.join(choices)}")
         if not choices and (not isinstance(choice, int) or isinstance(choice, bool)):
             raise BadConfiguration(f"{where} model {key} = {choice!r} must be a number")
+
+
+COSTS = ("memory", "time", "decode", "window")
+
+
+def _declared_cost(where: str, values: Mapping[str, Any]) -> None:
+    """Raise BadConfiguration for a cost that no law is about, or that is no exponent."""
+    for key, exponent in values.items():
+        if key not in COSTS:
+            raise BadConfiguration(f"{where} cost has {key!r}; possible: {', '.join(COSTS)}")
+        if isinstance(exponent, bool) or not isinstance(exponent, int | float) or not 0 <= exponent <= 4:
+            raise BadConfiguration(f"{where} cost {key} = {exponent!r} is no exponent of the length, such as 1 or 2")
 
 
 __all__ = ["BadConfiguration", "CannotAdapt", "NoSuchTarget", "Settings", "load_target", "locate"]

@@ -6,7 +6,11 @@ A framework is imported only when a target that uses it is met.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
+import os
+import sys
+import tracemalloc
 from collections.abc import Callable, Iterator, Mapping
 from types import CodeType, ModuleType
 from typing import Any, Protocol
@@ -54,6 +58,7 @@ class Framework(Protocol):
     def shares_memory(self, first: Any, second: Any) -> bool: ...
     def refill(self, tensor: Any, values: Array) -> None: ...
     def poison(self, shape: tuple[int, ...], dtype: str) -> None: ...
+    def peak_memory(self, run: Callable[[], Any]) -> int: ...
     def global_state(self) -> dict[str, Any]: ...
     def seeded(self, seed: int) -> contextlib.AbstractContextManager[None]: ...
     def transformed(self, kind: str, function: Callable[..., Any]) -> Callable[..., Any]: ...
@@ -122,6 +127,10 @@ class Plain:
         """Other values in the same memory."""
         raise NotImplementedError(f"arrays of {self.name} can't be changed")
 
+    def peak_memory(self, run: Callable[[], Any]) -> int:
+        """The most bytes that a call holds at a time beyond its inputs."""
+        raise NotImplementedError(f"the memory that {self.name} takes is not measured")
+
     def global_state(self) -> dict[str, Any]:
         """What a call must leave as it was."""
         return {"numpy error handling": str(np.geterr()), "numpy random state": str(np.random.get_state())}
@@ -173,6 +182,20 @@ class NumpyFramework(Plain):
         """Leave NaN in memory that the allocator may hand out next."""
         held = [np.full(shape, np.nan, dtype=dtype) for _ in range(4)]
         del held
+
+    def peak_memory(self, run: Callable[[], Any]) -> int:
+        """The most bytes that a call holds at a time beyond its inputs: NumPy tells tracemalloc of its arrays."""
+        on = tracemalloc.is_tracing()
+        if not on:
+            tracemalloc.start()
+        try:
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            run()
+            return tracemalloc.get_traced_memory()[1] - before
+        finally:
+            if not on:
+                tracemalloc.stop()
 
 
 class TorchFramework(Plain):
@@ -245,6 +268,28 @@ class TorchFramework(Plain):
         held = [self.torch.full(shape, float("nan"), dtype=made, device=self.device) for _ in range(4)]
         del held
 
+    def peak_memory(self, run: Callable[[], Any]) -> int:
+        """The most bytes that a call holds at a time beyond its inputs, to the byte: what torch's allocator was asked for.
+
+        The profiler sees each request, also inside of torch's kernels; the resident set of the process, which sees memory from
+        elsewhere too, neither shrinks when memory is freed nor grows when freed memory is used again. So memory that a kernel
+        takes past torch's allocator is not counted.
+        """
+        torch = self.torch
+        if self.device.startswith("cuda"):
+            torch.cuda.synchronize()
+            torch.cuda.reset_peak_memory_stats(self.device)
+            before = torch.cuda.memory_allocated(self.device)
+            run()
+            torch.cuda.synchronize()
+            return int(torch.cuda.max_memory_allocated(self.device) - before)
+        with _silent_stderr(), torch.autograd.profiler.profile(profile_memory=True) as profile:
+            run()
+        events = [e for e in profile.kineto_results.events() if e.name() == "[memory]"]
+        events.sort(key=lambda event: event.start_ns())
+        held = itertools.accumulate(event.nbytes() for event in events)
+        return max(held, default=0)
+
     def global_state(self) -> dict[str, Any]:
         """What a call must leave as it was."""
         torch = self.torch
@@ -313,6 +358,20 @@ class TorchFramework(Plain):
 def first_of(result: Any) -> Any:
     """The output in a result: itself, or the first of several."""
     return result[0] if isinstance(result, tuple | list) else result
+
+
+@contextlib.contextmanager
+def _silent_stderr() -> Iterator[None]:
+    """Nothing written to standard error inside, by compiled code neither: the profiler announces itself there."""
+    sys.stderr.flush()
+    kept, nothing = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
 
 
 def _quietly(function: Callable[..., Any]) -> Callable[..., Any]:

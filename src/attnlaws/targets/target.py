@@ -35,6 +35,8 @@ class Target:
     abilities: Abilities = field(default_factory=Abilities)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     declared_precision: Mapping[str, str] = field(default_factory=dict)
+    #: exponents of cost that were declared: "memory", "time", "decode", "window"
+    cost: Mapping[str, float] = field(default_factory=dict)
     #: conventions that were declared, and those among them of which the probe saw something else
     declared: tuple[str, ...] = ()
     contradicted: Mapping[str, tuple[str, str]] = field(default_factory=dict)
@@ -87,6 +89,21 @@ class Target:
                 yield
         except Exception as error:
             raise TargetRaised(error) from error
+
+    def ready(self, call: Call, upstream: Array | None = None) -> tuple[Callable[[], Any], dict[str, Any]]:
+        """A call without arguments, to be timed, and its tensors by role. With `upstream` it gives (output, [dq, dk, dv])."""
+        roles = ("query", "key", "value") if upstream is not None else ()
+        (positional, keywords), operands = self.arguments(call, roles, False)
+        if upstream is None:
+            return lambda: self.framework.call(self.function, positional, keywords), operands
+        above = self.framework.tensor(self._upstream(upstream), call.dtype)
+
+        def both() -> tuple[Any, list[Any]]:
+            result, pull = self.framework.recorded(self.function, positional, keywords, [operands[r] for r in roles])
+            raw = first_of(result)
+            return raw, pull(raw, above.reshape(raw.shape))
+
+        return both, operands
 
     def kept(self, call: Call, other: Call) -> bool:
         """Whether the result of a call still holds its values after another call. Raises as a plain call does."""
@@ -144,10 +161,7 @@ class Target:
         given: dict[str, Any] = {r: self.framework.tensor(x, first.dtype) for r, x in rows.items()}
         queries, keys = ([getattr(piece, role).shape[2] for piece in pieces] for role in ("query", "key"))
         given.update(packed_arguments(self, queries, keys))
-        names = [p.name for p in self.signature.by_position]
-        changed = {self.signature.roles[role].name: value for role, value in given.items()}
-        positional = [changed.get(name, value) for name, value in zip(names, positional, strict=False)]
-        keywords.update({name: value for name, value in changed.items() if name not in names[: len(positional)]})
+        positional, keywords = self.replaced(positional, keywords, given)
         with self._calling(first.dtype):
             raw = first_of(self.framework.call(self.function, positional, keywords))
         values = self.framework.to_numpy(raw)
@@ -189,6 +203,16 @@ class Target:
         operands.update({role: given[role] for role in ("alibi", "sinks") if role in given})
         given.update(dict(call.extra))
         return self._placed(given), operands
+
+    def replaced(
+        self, positional: list[Any], keywords: Mapping[str, Any], given: Mapping[str, Any]
+    ) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments of a call with others for some roles."""
+        names = [p.name for p in self.signature.by_position]
+        changed = {self.signature.roles[role].name: value for role, value in given.items()}
+        placed = [changed.get(name, value) for name, value in zip(names, positional, strict=False)]
+        rest = {name: value for name, value in changed.items() if name not in names[: len(placed)]}
+        return placed, {**keywords, **rest}
 
     def _placed(self, given: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
         """By keyword where possible, by position where the signature allows nothing else."""
