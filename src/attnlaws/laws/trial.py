@@ -184,8 +184,8 @@ class Trial:
     def empty_row(self, call: Call) -> str:
         """The convention for rows without a key in this call."""
         if call.visible is not None:
-            return self.conventions.empty_row(call.route)
-        return self.conventions.empty_row("causal")
+            return self.conventions.empty_row(call.route, call.dtype)
+        return self.conventions.empty_row("causal", call.dtype)
 
     def allowed_pairs(self, call: Call | None = None) -> BoolArray:
         """Which (query, key) pairs may attend, (B, H, L, S): causality, mask and -inf biases."""

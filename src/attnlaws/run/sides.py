@@ -88,7 +88,7 @@ class Side:
         conventions = self.target.conventions
         for mine, own in self.ground.routes.items():
             how = conventions.known.get(f"empty_{own}", "assumed")
-            conventions = conventions.found(how, **{f"empty_{mine}": conventions.empty_row(own)})
+            conventions = conventions.found(how, **{f"empty_{mine}": getattr(conventions, f"empty_{own}")})
         return conventions
 
     def ask(self, problem: Problem) -> Said:

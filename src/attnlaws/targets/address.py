@@ -17,9 +17,11 @@ from typing import Any
 
 from . import presets
 from .build import has_embedding, is_layer, makes_layer, resolved, split_call
+from .c_function import c_function
 from .call import ROUTES
 from .conventions import UnknownChoice, declared
 from .frameworks import FRAMEWORKS
+from .keras_backend import choose_backend
 from .layer import LayerTarget
 from .model import ModelTarget
 from .names import NAMES
@@ -28,6 +30,7 @@ from .probe import adapt
 from .probe_layer import DECLARED, adapt_layer
 from .probe_model import DECLARED as DECLARED_OF_MODELS
 from .probe_model import NoModel, adapt_model, takes_tokens
+from .process import program_function
 from .signature import CannotAdapt
 from .target import Target
 
@@ -83,8 +86,15 @@ def load_target(
         raise NoSuchTarget(f"{name} needs a library that can't be imported: {error}") from error
 
 
+LIBRARIES = (".so", ".dylib", ".dll")
+
+
 def foreign(address: str) -> presets.Preset | None:
-    """A function that is no Python: a model in an .onnx file, to be loaded when it is asked for; None for other addresses."""
+    """A function that is no Python, to be loaded when it is asked for; None for other addresses.
+
+    path/to/model.onnx, path/to/library.so:function, and "process: command".
+    """
+    place, _, name = address.rpartition(":")
     if address.endswith(".onnx"):
 
         def load(device: str) -> Callable[..., Any]:
@@ -92,8 +102,19 @@ def foreign(address: str) -> presets.Preset | None:
 
             return model_function(existing(address))
 
-        return load
-    return None
+    elif address.startswith("process:"):
+
+        def load(device: str) -> Callable[..., Any]:
+            return program_function(address.removeprefix("process:"))
+
+    elif place.endswith(LIBRARIES):
+
+        def load(device: str) -> Callable[..., Any]:
+            return c_function(existing(place), name)
+
+    else:
+        return None
+    return load
 
 
 def existing(place: str) -> Path:
@@ -195,7 +216,7 @@ def locate(address: str, others: Mapping[str, Any] | None = None) -> Callable[..
             f"; did you mean {near[0]!r}?" if near else f"; presets: {', '.join([*presets.PRESETS, *presets.MODELS])}"
         )
         raise NoSuchTarget(
-            f"{address!r} is neither pkg.mod:attr nor path/to/file.py:attr nor path/to/model.onnx nor a preset{hint}"
+            f"{address!r} is neither pkg.mod:attr, path/to/file.py:attr, model.onnx, library.so:function, 'process: command' nor a preset{hint}"
         )
     module = _from_file(existing(place)) if place.endswith(".py") else _from_module(place)
     found: Any = module
@@ -234,6 +255,8 @@ def _from_module(name: str) -> Any:
         missing = True
     if missing:
         raise NoSuchTarget(f"there is no module {name.split('.')[0]!r} to import")
+    if name.split(".")[0] == "keras":
+        choose_backend()
     return _imported(lambda: importlib.import_module(name), name)
 
 

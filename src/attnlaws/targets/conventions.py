@@ -18,6 +18,9 @@ class Choice:
     source: str
 
 
+#: what the smallest number of float16 does, where it is added to scores in float32 as a fill: -65504 is too near for them to vanish
+HALF_FILL = "uniform, unmasked in float16"
+
 TABLE: dict[str, Choice] = {
     "layout": Choice(
         "axes of query, key and value",
@@ -66,17 +69,21 @@ TABLE: dict[str, Choice] = {
     ),
     "empty_bool": Choice(
         "a row whose keys are all masked by a boolean mask",
-        ("zeros", "nan", "uniform", "unmasked"),
-        "zeros: torch SDPA >= 2.5, flash-attn, ONNX; NaN: softmax of -inf; uniform: JAX, Keras, MLX (a finite fill)",
+        ("zeros", "nan", "uniform", "unmasked", HALF_FILL),
+        "zeros: torch SDPA >= 2.5, flash-attn, ONNX; NaN: softmax of -inf; uniform: JAX, Keras, MLX (a finite fill); the same, and unmasked in float16: Keras on torch (the smallest number of the dtype)",
     ),
     "empty_additive": Choice(
         "a row whose keys all have -inf added", ("zeros", "nan", "uniform", "unmasked"), "as for boolean masks"
     ),
     "empty_keep": Choice(
-        "a row whose keys are all 0 in a 1/0 mask", ("zeros", "nan", "uniform", "unmasked"), "as for boolean masks"
+        "a row whose keys are all 0 in a 1/0 mask",
+        ("zeros", "nan", "uniform", "unmasked", HALF_FILL),
+        "as for boolean masks",
     ),
     "empty_padding": Choice(
-        "a sample whose keys are all padding", ("zeros", "nan", "uniform", "unmasked"), "as for boolean masks"
+        "a sample whose keys are all padding",
+        ("zeros", "nan", "uniform", "unmasked", HALF_FILL),
+        "as for boolean masks",
     ),
     "empty_causal": Choice(
         "a row that the causal triangle leaves without a key (bottom-right, more queries than keys)",
@@ -170,9 +177,12 @@ class Conventions:
         """These conventions with some choices set and marked as found that way."""
         return replace(self, **choices, known={**self.known, **dict.fromkeys(choices, how)})
 
-    def empty_row(self, route: str) -> str:
-        """What a row without a visible key returns when masked through this route (or "causal")."""
-        return str(getattr(self, f"empty_{route}"))
+    def empty_row(self, route: str, dtype: str) -> str:
+        """What a row without a visible key returns in a dtype when masked through this route (or "causal")."""
+        choice = str(getattr(self, f"empty_{route}"))
+        if choice == HALF_FILL:
+            return "unmasked" if dtype == "float16" else "uniform"
+        return choice
 
 
 class UnknownChoice(ValueError):

@@ -18,6 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from . import keras_backend
+
 Array = NDArray[np.float64]
 
 #: from an output and its upstream gradient to the gradients by the inputs
@@ -82,11 +84,12 @@ class Plain:
     transformations: tuple[str, ...] = ()
     modes: tuple[str, ...] = ()
     costly_sizes = False
+    remark = ""
 
     @property
     def note(self) -> str:
         """What the card says beside the name."""
-        return ""
+        return self.remark
 
     def call(self, function: Callable[..., Any], positional: list[Any], keywords: Mapping[str, Any]) -> Any:
         return function(*positional, **keywords)
@@ -434,7 +437,7 @@ def _buffer(laid: NDArray[Any]) -> tuple[NDArray[Any], int]:
     return flat, start
 
 
-#: the framework whose arrays a package's functions take, by the package's name; keras takes those of its backend
+#: the framework whose arrays a package's functions take, by the package's name
 SPOKEN = {
     "jax": "jax",
     "flax": "jax",
@@ -442,11 +445,12 @@ SPOKEN = {
     "haiku": "jax",
     "torch": "torch",
     "transformers": "torch",
+    "keras": "keras",
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "numpy": "numpy",
 }
-FRAMEWORKS = ("torch", "numpy", "jax", "jax, eager", "onnx")
+FRAMEWORKS = ("torch", "numpy", "jax", "jax, eager", "onnx", "keras")
 
 
 def framework_named(name: str, device: str = "cpu") -> Framework:
@@ -463,7 +467,17 @@ def framework_named(name: str, device: str = "cpu") -> Framework:
         from .onnx_model import OnnxFramework
 
         return OnnxFramework()
+    if name == "keras":
+        return _with_keras(device)
     raise ValueError(f"unknown framework {name!r}; known: {', '.join(FRAMEWORKS)}")
+
+
+def _with_keras(device: str) -> Framework:
+    """The framework of Keras' backend, without float64: keras.backend.result_type makes float32 of it."""
+    made: Any = framework_named(keras_backend.spoken(), device)
+    made.dtypes = tuple(dtype for dtype in made.dtypes if dtype != "float64")
+    made.remark = "through Keras, whose results are float32 for float64"
+    return made  # type: ignore[no-any-return]
 
 
 def frameworks_to_try(function: Any, device: str = "cpu", wanted: str | None = None) -> list[Framework]:

@@ -117,6 +117,27 @@ def _onnx(engine: str, opset: int) -> Preset:
     return make
 
 
+def _keras(backend: str | None) -> Preset:
+    def make(device: str) -> Callable[..., Any]:
+        from .keras_backend import choose_backend
+
+        choose_backend(backend)
+        from keras import ops
+
+        return ops.dot_product_attention  # type: ignore[no-any-return]
+
+    return make
+
+
+def _keras_mha(device: str) -> Callable[..., Any]:
+    from .keras_backend import choose_backend
+
+    choose_backend()
+    from .keras_attention import multi_head_attention
+
+    return multi_head_attention()
+
+
 def _contributed(name: str) -> Preset:
     def make(device: str) -> Callable[..., Any]:
         from . import onnx_model
@@ -143,6 +164,10 @@ PRESETS: dict[str, Preset] = {
     "onnx.attention[24]": _onnx("runtime", 24),
     "onnx.attention[reference, 24]": _onnx("reference", 24),
     "onnx.attention[reference, 25]": _onnx("reference", 25),
+    "keras.dpa": _keras(None),
+    "keras.dpa[jax]": _keras("jax"),
+    "keras.dpa[numpy]": _keras("numpy"),
+    "keras.mha": _keras_mha,
     "onnxruntime.mha": _contributed("multi_head_operator"),
     "onnxruntime.gqa": _contributed("grouped_query_operator"),
 }

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from .call import ROUTES, Array, BoolArray, Call, TargetRaised, WrongResult
+from .conventions import HALF_FILL
 from .recover import recover_weights
 from .target import Target
 from .trying import FAILS, base_call, effective_mask, refusal_of, triangle, with_abilities
@@ -242,8 +243,18 @@ def probe_empty_rows(target: Target) -> Target:
         row = _row_output(target, base, 1)
         if row is not None:
             choice, sure = _name_empty(row, base, target)
+            choice = _in_half(target, base, choice) if name != "empty_additive" else choice
             target = target.but(conventions=target.conventions.found("probed" if sure else "unclear", **{name: choice}))
     return _empty_causal_rows(target)
+
+
+def _in_half(target: Target, call: Call, choice: str) -> str:
+    """The choice, or that float16 differs, as it does for a finite fill of the smallest number of the dtype."""
+    if choice != "uniform" or "float16" not in target.abilities.dtypes:
+        return choice
+    half = call.but(dtype="float16")
+    row = _row_output(target, half, 1)
+    return HALF_FILL if row is not None and _name_empty(row, half, target) == ("unmasked", True) else choice
 
 
 def _empty_causal_rows(target: Target) -> Target:
