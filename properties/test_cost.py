@@ -17,9 +17,9 @@ from attnlaws.problems.draw import Wants
 from attnlaws.problems.values import call_of
 from attnlaws.targets.target import Target
 
-PLAIN = Wants(masks=("none",), bias=False, scale=False, regimes=("normal",), causal=False)
+PLAIN = Wants(masks=("none",), bias=False, scale=False, regimes=("normal",), causal=False, dtypes=("float32",))
 #: a target that is always causal has costs as well
-ANY = Wants(masks=("none",), bias=False, scale=False, regimes=("normal",))
+ANY = Wants(masks=("none",), bias=False, scale=False, regimes=("normal",), dtypes=("float32",))
 SQUARE = (256, 512, 1024)
 CACHE = (4096, 8192, 16384)
 WINDOW = 64

@@ -51,7 +51,7 @@ def test_the_zoo_of_layers_is_large_enough() -> None:
 
 def test_each_kind_has_its_laws() -> None:
     assert not set(laws_of("layer")) & set(load_laws())
-    assert set(laws_of()) == {*laws_of("layer"), *laws_of("model"), *load_laws()}
+    assert set(laws_of()) == {*laws_of("layer"), *laws_of("model"), *laws_of("part"), *load_laws()}
     assert all(law.name.startswith("layers.") and len(law.formula) > 40 for law in laws_of("layer").values())
 
 

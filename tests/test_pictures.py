@@ -262,7 +262,7 @@ def of_small_batches(q, k, v):
         ("mine.py:causal", "IndexError", 4, "is always causal"),
         ("mine.py:of_small_batches", "IndexError", 1, "IndexError: a batch above 100"),
         ("mine.py:of_small_batches", "NotImplementedError", 4, "a batch above 100"),
-        ("torch.nn:MultiheadAttention(8, 2, batch_first=True)", "IndexError", 3, "is no attention function"),
+        ("torch.nn:MultiheadAttention(8, 2, batch_first=True)", "IndexError", 3, "is a layer"),
         ("torch.sdpaa", "IndexError", 3, "did you mean 'torch.sdpa'?"),
     ],
 )

@@ -128,10 +128,6 @@ class Wants:
         )
 
 
-#: products in one sample up to which more samples cost next to nothing: each holds its own draw of the values
-TINY = 4096
-
-
 def build(pick: Pick, wants: Wants, target_abilities: Abilities, conventions: Conventions) -> Problem:
     """One problem, every choice made by `pick(name, options)`."""
     a = target_abilities
@@ -147,8 +143,6 @@ def build(pick: Pick, wants: Wants, target_abilities: Abilities, conventions: Co
     heads, kv_heads = _heads(pick, wants, a, long)
     head_dim = pick("head_dim", _allowed((4, 1, 8) if long else (1, 2, 3, 4, 5, 8, 16, 12, 64, 80, 128, 256), a))
     value_dim = head_dim if not a.value_width else pick("value_dim", _allowed((1, 2, 3, 6, head_dim), a))
-    if a.batch and a.samples_are_free and heads * queries * keys * max(head_dim, value_dim) <= TINY:
-        batch *= pick("draws", (1, 4, 8))
     if not long and pick("coincide", (0, 0, 0, 1)):
         batch, queries, keys = _coincide(pick, wants, a, (batch, heads, queries, keys), head_dim)
     bias_allowed = a.bias and route in ("additive", "bool") and (mask == "none" or route == "additive")
