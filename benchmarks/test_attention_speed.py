@@ -1,19 +1,28 @@
-"""How long a target's forward pass takes in float32, after one comparison with the oracle.
+"""How long a target takes, with pytest-benchmark: its times, its tables, its comparisons.
 
 pytest benchmarks --benchmark-only --attn-target pkg.mod:fn
+
+`attnlaws bench` times the same cases, and gives verdicts; the names here are those that it keeps.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import time
+from typing import TYPE_CHECKING
 
 import pytest
 
 from attnlaws import api
-from attnlaws.laws.trial import Broken, Crashed, Evidence, Session, Trial
-from attnlaws.problems.problem import Problem
+from attnlaws.bench.cases import CASES, MODEL_PASSES, Case, not_taken
+from attnlaws.bench.model import ModelWork
+from attnlaws.bench.roof import Meter, roof_of
+from attnlaws.bench.timing import SAMPLE
+from attnlaws.bench.work import FunctionWork, judge_small
+from attnlaws.laws.trial import Broken, Crashed, Refused
+from attnlaws.run.check import one_thread
 from attnlaws.targets.address import BadConfiguration, NoSuchTarget
 from attnlaws.targets.conventions import UnknownChoice
+from attnlaws.targets.frameworks import framework_named
 from attnlaws.targets.signature import CannotAdapt
 
 pytest.importorskip("pytest_benchmark")
@@ -25,71 +34,55 @@ if TYPE_CHECKING:
 
 DEFAULTS = ("attnlaws.reference.attention:attention", "torch.sdpa")
 
-#: batch, heads, queries, keys, head size: a prompt, and one step of decoding
-SHAPES = {"prompt": (1, 8, 512, 512, 64), "decode": (8, 8, 1, 2048, 64)}
-
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Each shape on each target, the shape first so that targets stand together."""
-    names = metafunc.config.getoption("attn_target") or DEFAULTS
-    metafunc.parametrize("name", names)
-    metafunc.parametrize("shape", SHAPES)
+    """Each case on each target, the case first so that targets stand together."""
+    if "case" in metafunc.fixturenames:
+        metafunc.parametrize("case", CASES, ids=[case.name for case in CASES])
+        metafunc.parametrize("target", metafunc.config.getoption("attn_target") or DEFAULTS)
 
 
-def test_forward(request: pytest.FixtureRequest, benchmark: BenchmarkFixture, name: str, shape: str) -> None:
-    """The median of many calls. A target that is wrong on this very problem, or on a causal one, is not timed."""
-    target = _adapted(name, request.config.getoption("attn_device"))
-    if target.conventions.causal == "flag":
-        _agree(target, _problem(target, "prompt").but(causal=True))
-    trial = _agree(target, _problem(target, shape))
-    (positional, keywords), _ = target.arguments(trial.call, (), False)
-    wait = _wait_for(target)
+@pytest.mark.benchmark(timer=time.thread_time, disable_gc=True)
+def test_speed(request: pytest.FixtureRequest, benchmark: BenchmarkFixture, case: Case, target: str) -> None:
+    """CPU time of one thread. What is wrong on the timed inputs, before or after, or on a small causal call, has no time."""
+    adapted = _adapted(target, request.config.getoption("attn_device"))
+    device = str(getattr(adapted.framework, "device", "cpu"))
+    if device != "cpu":
+        pytest.skip("a call on a device is over before it has computed: attnlaws bench --device takes its events")
+    reason = not_taken(case, adapted)
+    if reason is not None:
+        pytest.skip(reason)
+    with one_thread(framework_named("torch")):
+        _time(benchmark, case, adapted)
 
-    def forward() -> Any:
-        result = target.function(*positional, **keywords)
-        wait()
-        return result
 
-    benchmark.group = f"{shape}: B, H, L, S, D = {SHAPES[shape]}, float32"
-    benchmark.extra_info.update(target=name, shape=SHAPES[shape], error_over_bound=trial.evidence.worst)
-    benchmark.pedantic(forward, rounds=50, warmup_rounds=5)
+def _time(benchmark: BenchmarkFixture, case: Case, target: Target) -> None:
+    try:
+        judge_small(target)
+        work = ModelWork(target, case) if case.kind in MODEL_PASSES else FunctionWork(target, case)
+        error = work.judge()
+        run = work.prepare(0)
+        started = time.perf_counter()
+        run()
+        times = max(1, round(SAMPLE / (time.perf_counter() - started)))
+        result = benchmark.pedantic(run, rounds=50, iterations=times, warmup_rounds=5)
+        error = max(error, work.judge_timed(0, result))
+    except Refused as refusal:
+        pytest.skip(f"declined: {refusal}")
+    except (Broken, Crashed) as failure:
+        words = f"{target.name} is wrong, so it has no time: {failure}"
+    else:
+        roof = roof_of(case, Meter().rates(case))
+        share = roof.share(benchmark.stats.stats.median)
+        benchmark.group = case.sizes
+        benchmark.extra_info.update(error_over_bound=error, share_of_limit=round(share, 3), limit=roof.limit)
+        return
+    pytest.fail(words, pytrace=False)
 
 
 def _adapted(name: str, device: str) -> Target:
     try:
-        return api.target_of(name, device=device)
+        return api.function_of(name, device=device)
     except (NoSuchTarget, CannotAdapt, BadConfiguration, UnknownChoice) as error:
         words = f"attnlaws: {error}"
     pytest.fail(words, pytrace=False)
-
-
-def _agree(target: Target, problem: Problem) -> Trial:
-    """One comparison with the oracle, within the computed bound."""
-    trial = Trial(target, problem, Session(), Evidence())
-    try:
-        trial.agrees_with_oracle(trial.run().output, trial.call, "the output is not softmax(scale q k^T + mask) v")
-    except (Broken, Crashed) as failure:
-        words = f"{target.name} is wrong, so it is not timed: {failure} ({problem.describe()})"
-    else:
-        return trial
-    pytest.fail(words, pytrace=False)
-
-
-def _problem(target: Target, shape: str) -> Problem:
-    """The shape as far as the target takes it: one sample or one head where its layout has no more."""
-    batch, heads, queries, keys, size = SHAPES[shape]
-    able = target.abilities
-    if "float32" not in able.dtypes:
-        pytest.skip("takes no float32")
-    if queries != keys and not able.rectangular:
-        pytest.skip("takes equal lengths only")
-    batch, heads = (batch if able.batch else 1), (heads if able.heads else 1)
-    causal = target.conventions.causal == "always"
-    return Problem(batch, heads, heads, queries, keys, size, size, "float32", causal=causal, seed=1)
-
-
-def _wait_for(target: Target) -> Any:
-    """What waits for the device: a call on an accelerator returns before it has computed."""
-    torch = getattr(target.framework, "torch", None)
-    device = str(getattr(target.framework, "device", "cpu"))
-    return torch.cuda.synchronize if torch is not None and device.startswith("cuda") else lambda: None

@@ -24,16 +24,17 @@ PICTURE = Path(".attnlaws/bench.png")
 
 def bench_parser(parser: argparse.ArgumentParser, seconds: Callable[[str], float]) -> None:
     """The options of the command."""
-    from .report.bench import fail_if
 
     def rule(text: str) -> object:
+        from .report.bench import fail_if
+
         try:
             return fail_if(text)
         except ValueError as error:
             raise argparse.ArgumentTypeError(str(error)) from error
 
     parser.epilog = (__doc__ or "").partition("\n\n")[2]
-    parser.add_argument("target", metavar="TARGET", help="a function of query, key and value, as for check")
+    parser.add_argument("target", nargs="?", metavar="TARGET", help="a function of query, key and value, as for check")
     parser.add_argument(
         "--against",
         metavar="OTHER",
@@ -41,14 +42,14 @@ def bench_parser(parser: argparse.ArgumentParser, seconds: Callable[[str], float
     )
     parser.add_argument("--save", action="store_true", help="keep the run in .benchmarks/, as pytest-benchmark does")
     parser.add_argument(
-        "--fail-if", type=rule, metavar='"median>10%%"', help="exit with 1 where a case is slower by more"
+        "--fail-if", type=rule, metavar='"median>10%"', help="exit with 1 where a case is slower by more"
     )
     parser.add_argument(
         "--cases", action="append", metavar="CASE", help="names or sizes, with commas; --list shows them"
     )
     parser.add_argument("--list", action="store_true", help="show the cases")
     parser.add_argument(
-        "--threshold", action="append", type=_threshold, metavar="[CASE=]5%%", help="a difference that is no matter"
+        "--threshold", action="append", type=_threshold, metavar="[CASE=]5%", help="a difference that is no matter"
     )
     parser.add_argument("--budget", type=seconds, metavar="100s", help="a limit for the timing (default 100 s)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="the picture (default .attnlaws/bench.png)")
@@ -73,6 +74,8 @@ def run(options: argparse.Namespace, say: Say, clear: Callable[[], None]) -> int
     if options.list:
         print("\n".join(f"{case.name:<12} {case.sizes}" for case in CASES))
         return 0
+    if options.target is None:
+        raise BadBaseline("bench needs a target, or --list")
     cases = select(options.cases)
     thresholds = dict(options.threshold or ())
     for name in thresholds:

@@ -24,7 +24,7 @@ Floats = NDArray[np.float64]
 
 #: blocks of rounds for each doubling
 BLOCKS = 8
-#: Longest call in seconds, and largest memory in bytes: lengths beyond are left out.
+#: The longest call in seconds and the largest memory in bytes: what is larger, or would be at twice the length, is left out.
 LONGEST, LARGEST = 0.1, 400_000_000
 #: An exponent may be above the one that is declared by this: a cost of n log n has 1.13 between 512 and 8192.
 MARGIN = 0.2
@@ -56,10 +56,11 @@ def memory_growth(peak: Callable[[Run], int], at: At, lengths: Sequence[int]) ->
         run = at(n)
         if run is None:
             break
-        run()  # what is kept after the first call, such as a table, is no part of the cost of a call
+        # What is kept after a first call, such as a table, is no part of the cost of a call.
+        seconds = CpuClock().take(run, 1)[0]
         taken.append(n)
         found.append(max(peak(run), 1))
-        if found[-1] > LARGEST / 4:
+        if found[-1] > LARGEST / 4 or seconds > LONGEST:
             break
     if len(taken) < 3:
         return None

@@ -28,7 +28,7 @@ Reading = tuple[float, float, float]
 SAMPLE = 2e-4
 #: Rounds in a block, more where they are short: as many as fit into this time. Buffers are made anew for each block, so
 #: that where they lie in memory varies between blocks.
-FEWEST, MOST, BLOCK = 5, 25, 6e-3
+FEWEST, MOST, BLOCK = 5, 25, 1.2e-2
 CLOCKS = ("CPU time of one thread", "CPU time of all threads", "wall time")
 THREAD, PROCESS, WALL = range(3)
 

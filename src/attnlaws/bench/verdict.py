@@ -19,9 +19,9 @@ from scipy import stats
 Floats = NDArray[np.float64]
 
 SLOWER, FASTER, SAME, INCONCLUSIVE = "slower", "faster", "same", "inconclusive"
-#: blocks of rounds after which a comparison is looked at: 70 to 360 rounds, and up to five times as many of short calls.
+#: blocks of rounds after which a comparison is looked at: 70 to 720 rounds, and up to five times as many of short calls.
 #: With fewer than 14 blocks no p is small enough for Holm's first step over a dozen cases.
-LOOKS = (14, 24, 48, 72)
+LOOKS = (14, 24, 48, 72, 144)
 #: the chance of a wrong verdict in a whole comparison: all its cases, all its looks
 ALPHA = 0.01
 THRESHOLD = 0.05
