@@ -387,11 +387,12 @@ SPOKEN = {
     "torch": "torch",
     "transformers": "torch",
     "keras": "keras",
+    "mlx": "mlx",
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "numpy": "numpy",
 }
-FRAMEWORKS = ("torch", "numpy", "jax", "jax, eager", "onnx", "keras")
+FRAMEWORKS = ("torch", "numpy", "jax", "jax, eager", "onnx", "keras", "mlx")
 
 
 def framework_named(name: str, device: str = "cpu") -> Framework:
@@ -408,6 +409,10 @@ def framework_named(name: str, device: str = "cpu") -> Framework:
         from .onnx_model import OnnxFramework
 
         return OnnxFramework()
+    if name == "mlx":
+        from .mlx_arrays import MlxFramework
+
+        return MlxFramework()
     if name == "keras":
         return _with_keras(device)
     raise ValueError(f"unknown framework {name!r}; known: {', '.join(FRAMEWORKS)}")
