@@ -23,6 +23,7 @@ _QUICKLY: dict[str, Any] = {
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 1,
+    "xla_cpu_experimental_ynn_fusion_type": "",  # none: they abort the process where reshapes are not optimised away
 }
 
 

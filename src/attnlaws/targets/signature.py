@@ -114,6 +114,8 @@ def understand(
         if mine.position_only:
             by_position.append(mine)
         role = by_declared.get(p.name) or role_of(p.name)
+        if role == "module" and not mine.required:  # Flax: where to record weights; transformers': always there
+            role = None
         if role is None or role in roles:
             unknown.append(mine)
         else:
