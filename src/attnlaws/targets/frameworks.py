@@ -403,11 +403,12 @@ SPOKEN = {
     "transformers": "torch",
     "keras": "keras",
     "mlx": "mlx",
+    "tinygrad": "tinygrad",
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "numpy": "numpy",
 }
-FRAMEWORKS = ("torch", "numpy", "jax", "jax, eager", "onnx", "keras", "mlx")
+FRAMEWORKS = ("torch", "numpy", "jax", "jax, eager", "onnx", "keras", "mlx", "tinygrad")
 
 
 def framework_named(name: str, device: str = "cpu") -> Framework:
@@ -428,6 +429,10 @@ def framework_named(name: str, device: str = "cpu") -> Framework:
         from .mlx_arrays import MlxFramework
 
         return MlxFramework()
+    if name == "tinygrad":
+        from .tinygrad_arrays import TinygradFramework
+
+        return TinygradFramework()
     if name == "keras":
         return _with_keras(device)
     raise ValueError(f"unknown framework {name!r}; known: {', '.join(FRAMEWORKS)}")

@@ -17,13 +17,15 @@ from numpy.typing import NDArray
 from .frameworks import Array, Plain, Pull, first_of
 from .functional import Arguments, over_the_batch, places_of, replaced
 
+#: some fusions abort the process where a reshape is left in them: jax.jit(jax.nn.dot_product_attention) does so in bfloat16
+_SAFELY: dict[str, Any] = {"xla_cpu_experimental_ynn_fusion_type": ""}
 #: quick compilation on the CPU: the programs run for microseconds
 _QUICKLY: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 1,
-    "xla_cpu_experimental_ynn_fusion_type": "",  # none: they abort the process where reshapes are not optimised away
+    **_SAFELY,
 }
 
 
@@ -59,6 +61,7 @@ class JaxFramework(Plain):
         self.place = jax.devices({"cuda": "gpu"}.get(device, device))[0]
         self.eager = eager
         self._programs: dict[Any, Any] = {}
+        self._options = _options_of(device)
         self._doubted = 8  # programs that are traced twice
 
     @property
@@ -229,12 +232,25 @@ class JaxFramework(Plain):
         if again and not _same(first.jaxpr, again[0].jaxpr):
             self.eager = True
             return None
-        for options in (_QUICKLY, None) if self.device == "cpu" else (None,):
+        for options in self._options:
             try:
                 return first.lower().compile(compiler_options=options)
-            except (ValueError, jax.errors.JaxRuntimeError):  # an option, or a dtype, that can't be compiled so
+            except (ValueError, jax.errors.JaxRuntimeError):  # a dtype that can't be compiled so
                 continue
         return None
+
+
+def _options_of(device: str) -> tuple[dict[str, Any] | None, ...]:
+    """Ways to compile, the quickest first: those that this version of XLA knows."""
+    small = jax.jit(lambda x: x + 1.0).lower(1.0)
+    known: list[dict[str, Any] | None] = []
+    for options in (_QUICKLY, _SAFELY) if device == "cpu" else ():
+        try:
+            small.compile(compiler_options=options)
+            known.append(options)
+        except (ValueError, jax.errors.JaxRuntimeError):
+            continue
+    return tuple(known) or (None,)
 
 
 def _same(first: Any, second: Any) -> bool:
