@@ -10,12 +10,13 @@ if TYPE_CHECKING:
     from .api import diff as diff
     from .api import parametrize as parametrize
     from .api import probe as probe
+    from .api import vectors as vectors
     from .run.diff import Difference as Difference
     from .run.ledger import LawsBroken as LawsBroken
     from .run.ledger import Report as Report
 
 __version__ = "0.1.0"
-__all__ = ["Difference", "LawsBroken", "Report", "card", "check", "diff", "parametrize", "probe"]
+__all__ = ["Difference", "LawsBroken", "Report", "card", "check", "diff", "parametrize", "probe", "vectors"]
 
 
 def __getattr__(name: str) -> Any:

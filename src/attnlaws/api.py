@@ -9,7 +9,7 @@ from typing import Any
 
 from .report.case import FOLDER, write_case
 from .report.script import write_script
-from .run.check import run_checks, select
+from .run.check import only_dtypes, run_checks, select
 from .run.check_module import run_module_checks
 from .run.check_part import run_part_checks
 from .run.diff import PROBLEMS, Difference, run_diff
@@ -120,6 +120,25 @@ def diff(
     """
     made = function_of(first, device=device), function_of(second, device=device)
     return run_diff(*made, seed=seed, problems=problems, dtypes=dtypes)
+
+
+def vectors(
+    target: Any = None,
+    out: str | Path = "vectors",
+    *,
+    cases: int = 200,
+    seed: int = 0,
+    device: str = "cpu",
+    dtypes: Sequence[str] | None = None,
+) -> int:
+    """Write test vectors into a folder, for a target by its conventions, or for plain attention by torch's; how many.
+
+    Raises FileExistsError where the folder holds other files, ValueError for a dtype that the target doesn't take.
+    """
+    from .report.vectors import plain_target, write_vectors
+
+    made = plain_target() if target is None else function_of(target, device=device)
+    return write_vectors(only_dtypes(made, dtypes), Path(out), cases=cases, seed=seed)
 
 
 def probe(target: Any, *, device: str = "cpu") -> AnyTarget:

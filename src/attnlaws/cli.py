@@ -106,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     probe.add_argument("--device", default="cpu")
     probe.set_defaults(run=_probe)
     _lists(commands)
+    _vectors_parser(commands.add_parser("vectors", help="test vectors for code in other languages"))
     replay = commands.add_parser("replay", help="a recorded failure, again")
     replay.add_argument("case", metavar="CASE.json")
     replay.add_argument("--target", help="try the case on another target")
@@ -158,6 +159,18 @@ def _diff_parser(parser: argparse.ArgumentParser) -> None:
         "--dtype", action="append", metavar="DTYPE", help="only this dtype; may be given again, or with commas"
     )
     parser.set_defaults(run=_diff)
+
+
+def _vectors_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", nargs="?", metavar="TARGET", help="for what this target takes, by its conventions")
+    parser.add_argument("--out", required=True, metavar="DIR", help="the folder to write into")
+    parser.add_argument("--cases", type=_count, default=200, metavar="N", help="how many (default 200)")
+    parser.add_argument("--seed", type=int, default=0, help="another seed gives other cases (default 0)")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--dtype", action="append", metavar="DTYPE", help="only this dtype; may be given again, or with commas"
+    )
+    parser.set_defaults(run=_vectors)
 
 
 def _count(text: str) -> int:
@@ -301,6 +314,24 @@ def _diff(options: argparse.Namespace) -> int:
 def _bench(options: argparse.Namespace) -> int:
     progress = Progress()
     return run_bench(options, progress.now_and_then, progress.clear)
+
+
+def _vectors(options: argparse.Namespace) -> int:
+    from . import api
+
+    dtypes = [d for given in options.dtype or [] for d in given.split(",")] or None
+    try:
+        count = api.vectors(
+            options.target, options.out, cases=options.cases, seed=options.seed, device=options.device, dtypes=dtypes
+        )
+    except (FileExistsError, NotADirectoryError) as error:
+        raise _Usage(str(error)) from error
+    except ValueError as error:
+        if type(error) is ValueError:
+            raise _Usage(str(error)) from error
+        raise
+    print(f"{count} cases in {options.out}; README.md there says how to use them")
+    return OK
 
 
 def _probe(options: argparse.Namespace) -> int:

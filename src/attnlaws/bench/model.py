@@ -38,8 +38,8 @@ class ModelWork:
             attention_dropout=0.0,
             residual_dropout=0.0,
         )
-        model = GPT(config, self.torch.Generator().manual_seed(0))
-        self.model: Any = model.to(device=target.framework.device, dtype=getattr(self.torch, case.dtype))  # type: ignore[attr-defined]
+        model: Any = GPT(config, self.torch.Generator().manual_seed(0))
+        self.model = model.to(device=target.framework.device, dtype=getattr(self.torch, case.dtype))  # type: ignore[attr-defined]
         #: the calls of the target, where they are recorded
         self.seen: list[tuple[Any, ...]] | None = None
         for block in self.model.h:

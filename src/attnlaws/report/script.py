@@ -25,6 +25,7 @@ _WORDS = {
         "jnp.array({values}, dtype=jnp.{dtype})",
         "jnp.zeros({shape}, dtype=jnp.{dtype})",
     ),
+    "mlx": ("import mlx.core as mx", "mx.array({values}, dtype=mx.{dtype})", "mx.zeros({shape}, dtype=mx.{dtype})"),
 }
 
 _HEAD = '''"""{law}: {statement}

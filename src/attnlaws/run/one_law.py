@@ -18,8 +18,9 @@ from .minimise import minimise
 
 #: problems after which a law that held on all of them may stop at the end of its share of the time
 ENOUGH = 12
-#: the same where each new size costs the compilation of a program
-ENOUGH_WHERE_COSTLY = 4
+#: the same where each new size costs the compilation of a program, or where a problem takes longer than SLOW seconds
+ENOUGH_WHERE_SLOW = 4
+SLOW = 0.25
 
 
 class OutOfTime(BaseException):
@@ -45,17 +46,23 @@ class _Search:
     def __init__(self, law: AnyLaw, target: Any, session: Session, deadline: float, share_ends: float) -> None:
         self.law, self.target, self.session = law, target, session
         self.deadline, self.share_ends = deadline, share_ends
-        costly = getattr(getattr(target, "abilities", None), "costly_sizes", False)
-        self.enough = ENOUGH_WHERE_COSTLY if costly else ENOUGH
+        self.costly = getattr(getattr(target, "abilities", None), "costly_sizes", False)
+        self.started = time.monotonic()
         self.evidence = Evidence()
         self.judged = self.samples = 0
         self.refusal = ""
         self.best: tuple[Any, Failure] | None = None
 
+    @property
+    def enough(self) -> bool:
+        """Whether so many problems were judged that the law may stop at the end of its share of the time."""
+        slow = self.costly or time.monotonic() - self.started > SLOW * max(self.judged, 1)
+        return self.judged >= (ENOUGH_WHERE_SLOW if slow else ENOUGH)
+
     def judge(self, problem: Any) -> bool:
         """Whether the law held on a problem, as far as it could be tried there."""
         now = time.monotonic()
-        if now > self.deadline or (now > self.share_ends and self.judged >= self.enough):
+        if now > self.deadline or (now > self.share_ends and self.enough):
             raise OutOfTime
         try:
             failure = try_law(self.law, self.target, problem, self.session, self.evidence)
@@ -103,7 +110,7 @@ def run_law(
         if search.best is None and effort.drawn:
             _draw(search, effort, seed)
     except OutOfTime:
-        if search.best is None and search.judged < search.enough:
+        if search.best is None and not search.enough:
             raise
     done = replace(
         verdict,

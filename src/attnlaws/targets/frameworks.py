@@ -229,6 +229,16 @@ class TorchFramework(Plain):
         whole.requires_grad_(grad)
         return whole.as_strided(laid.shape, strides, offset)
 
+    def call(self, function: Callable[..., Any], positional: list[Any], keywords: Mapping[str, Any]) -> Any:
+        """The result of a function; one that torch.compile made is compiled for each new size, however many there are.
+
+        Left to itself it is called uncompiled after a few sizes.
+        """
+        if not is_compiled_by_torch(function):
+            return function(*positional, **keywords)
+        with self.torch._dynamo.config.patch(recompile_limit=1 << 20, accumulated_recompile_limit=1 << 20):
+            return function(*positional, **keywords)
+
     def boolean(self, values: NDArray[np.bool_]) -> Any:
         return self.torch.from_numpy(np.array(values)).to(self.device)
 
@@ -258,7 +268,7 @@ class TorchFramework(Plain):
         def pull(output: Any, upstream: Any) -> list[Any | None]:
             return list(self.torch.autograd.grad(output, inputs, upstream, allow_unused=True))
 
-        return function(*positional, **keywords), pull
+        return self.call(function, positional, keywords), pull
 
     def refill(self, tensor: Any, values: Array) -> None:
         """Other values in the same memory."""
@@ -358,6 +368,11 @@ class TorchFramework(Plain):
         return list(grad(total, inputs, allow_unused=True))
 
 
+def is_compiled_by_torch(function: Any) -> bool:
+    """Whether torch.compile made a function."""
+    return hasattr(function, "_torchdynamo_orig_callable")
+
+
 def first_of(result: Any) -> Any:
     """The output in a result: itself, or the first of several."""
     return result[0] if isinstance(result, tuple | list) else result
@@ -446,11 +461,13 @@ SPOKEN = {
     "torch": "torch",
     "transformers": "torch",
     "keras": "keras",
+    "mlx": "mlx",
+    "tinygrad": "tinygrad",
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "numpy": "numpy",
 }
-FRAMEWORKS = ("torch", "numpy", "jax", "jax, eager", "onnx", "keras")
+FRAMEWORKS = ("torch", "numpy", "jax", "jax, eager", "onnx", "keras", "mlx", "tinygrad")
 
 
 def framework_named(name: str, device: str = "cpu") -> Framework:
@@ -467,6 +484,14 @@ def framework_named(name: str, device: str = "cpu") -> Framework:
         from .onnx_model import OnnxFramework
 
         return OnnxFramework()
+    if name == "mlx":
+        from .mlx_arrays import MlxFramework
+
+        return MlxFramework()
+    if name == "tinygrad":
+        from .tinygrad_arrays import TinygradFramework
+
+        return TinygradFramework()
     if name == "keras":
         return _with_keras(device)
     raise ValueError(f"unknown framework {name!r}; known: {', '.join(FRAMEWORKS)}")
@@ -487,6 +512,10 @@ def frameworks_to_try(function: Any, device: str = "cpu", wanted: str | None = N
     seen = list(dict.fromkeys(_spoken(function)))
     ranked = sorted(seen, key=lambda name: name == "numpy") if wanted is None else [wanted]
     names = dict.fromkeys([*ranked, "torch", "numpy"]) if wanted is None else ranked
+    if is_compiled_by_torch(function):
+        compiled = TorchFramework(device)
+        compiled.costly_sizes, compiled.remark = True, "compiled by torch.compile, anew for each size"
+        return [compiled]
     made: list[Framework] = []
     for name in names:
         try:

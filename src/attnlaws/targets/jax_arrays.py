@@ -6,7 +6,7 @@ Called operation by operation, JAX compiles each operation for each new size, wh
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -15,13 +15,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .frameworks import Array, Plain, Pull, first_of
+from .functional import Arguments, over_the_batch, places_of, replaced
 
+#: some fusions abort the process where a reshape is left in them: jax.jit(jax.nn.dot_product_attention) does so in bfloat16
+_SAFELY: dict[str, Any] = {"xla_cpu_experimental_ynn_fusion_type": ""}
 #: quick compilation on the CPU: the programs run for microseconds
 _QUICKLY: dict[str, Any] = {
     "xla_backend_optimization_level": 0,
     "xla_llvm_disable_expensive_passes": True,
     "xla_cpu_use_fusion_emitters": False,
     "xla_cpu_parallel_codegen_split_count": 1,
+    **_SAFELY,
 }
 
 
@@ -35,32 +39,8 @@ class _AsItIs:
         return self.function(*positional, **keywords)
 
 
-class _Arguments:
-    """The arguments of a call, the arrays among them apart from what is fixed in a compiled program."""
-
-    def __init__(self, positional: list[Any], keywords: Mapping[str, Any]) -> None:
-        self.values = [*positional, *keywords.values()]
-        self.names = tuple(keywords)
-        self.count = len(positional)
-        self.places = tuple(n for n, value in enumerate(self.values) if isinstance(value, jax.Array))
-        self.arrays = [self.values[n] for n in self.places]
-
-    def key(self) -> Any:
-        """What a program is compiled for: sizes, dtypes, and the values of all other arguments."""
-        shapes = tuple((n, self.values[n].shape, str(self.values[n].dtype)) for n in self.places)
-        fixed = tuple(repr(value) for n, value in enumerate(self.values) if n not in self.places)
-        return self.count, self.names, shapes, fixed
-
-    def calling(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """The function of the arrays alone."""
-
-        def of_arrays(*arrays: Any) -> Any:
-            values = list(self.values)
-            for place, array in zip(self.places, arrays, strict=True):
-                values[place] = array
-            return function(*values[: self.count], **dict(zip(self.names, values[self.count :], strict=True)))
-
-        return of_arrays
+def _arguments(positional: Sequence[Any], keywords: Mapping[str, Any]) -> Arguments:
+    return Arguments(positional, keywords, lambda value: isinstance(value, jax.Array))
 
 
 class JaxFramework(Plain):
@@ -81,6 +61,7 @@ class JaxFramework(Plain):
         self.place = jax.devices({"cuda": "gpu"}.get(device, device))[0]
         self.eager = eager
         self._programs: dict[Any, Any] = {}
+        self._options = _options_of(device)
         self._doubted = 8  # programs that are traced twice
 
     @property
@@ -150,7 +131,7 @@ class JaxFramework(Plain):
         """The result of a function, through a compiled program unless that is not possible."""
         if self.eager or isinstance(function, _AsItIs):
             return function(*positional, **keywords)
-        given = _Arguments(positional, keywords)
+        given = _arguments(positional, keywords)
         key = (function, "call", given.key())
         if key not in self._programs:
             self._programs[key] = self._program(given.calling(function), given.arrays)
@@ -160,17 +141,17 @@ class JaxFramework(Plain):
     def recorded(
         self, function: Callable[..., Any], positional: list[Any], keywords: Mapping[str, Any], inputs: list[Any]
     ) -> tuple[Any, Pull]:
-        given = _Arguments(positional, keywords)
+        given = _arguments(positional, keywords)
         result = self.call(function, positional, keywords)
         leaves = jax.tree.leaves(result)
-        which = _places(given.arrays, inputs)
+        which = places_of(inputs, given.arrays)
 
         def pull(output: Any, upstream: Any) -> list[Any | None]:
             place = next(n for n, leaf in enumerate(leaves) if leaf is output)
 
             def gradients(above: Any, *arrays: Any) -> Any:
                 def of_inputs(*changed: Any) -> Any:
-                    return jax.tree.leaves(given.calling(function)(*_replaced(arrays, which, changed)))[place]
+                    return jax.tree.leaves(given.calling(function)(*replaced(arrays, which, changed)))[place]
 
                 return jax.vjp(of_inputs, *(arrays[n] for n in which))[1](above)
 
@@ -189,8 +170,8 @@ class JaxFramework(Plain):
         upstream: Any,
         directions: list[Array],
     ) -> list[Any | None]:
-        given = _Arguments(positional, keywords)
-        which = _places(given.arrays, inputs)
+        given = _arguments(positional, keywords)
+        which = places_of(inputs, given.arrays)
         along = [self.tensor(d, self.dtype_of(x)) for d, x in zip(directions, inputs, strict=True)]
         count = len(inputs)
 
@@ -199,7 +180,7 @@ class JaxFramework(Plain):
 
             def slope(*changed: Any) -> Any:
                 def output(*moved: Any) -> Any:
-                    return first_of(given.calling(function)(*_replaced(arrays, which, moved)))
+                    return first_of(given.calling(function)(*replaced(arrays, which, moved)))
 
                 found, pull = jax.vjp(output, *changed)
                 return sum((g * d).sum() for g, d in zip(pull(above.reshape(found.shape)), towards, strict=True))
@@ -214,7 +195,7 @@ class JaxFramework(Plain):
         if kind == "compile":
 
             def compiled(*positional: Any, **keywords: Any) -> Any:
-                given = _Arguments(list(positional), keywords)
+                given = _arguments(positional, keywords)
                 return jax.jit(given.calling(function))(*given.arrays)
 
             return _AsItIs(compiled)
@@ -222,13 +203,8 @@ class JaxFramework(Plain):
             raise NotImplementedError(f"JAX has no {kind}")
 
         def mapped(*positional: Any, **keywords: Any) -> Any:
-            given = _Arguments(list(positional), keywords)
-            axes = [0 if array.ndim == 4 else None for array in given.arrays]
-
-            def one(*arrays: Any) -> Any:
-                whole = [x[None] if axis == 0 else x for x, axis in zip(arrays, axes, strict=True)]
-                return first_of(given.calling(function)(*whole))[0]
-
+            given = _arguments(positional, keywords)
+            one, axes = over_the_batch(given, function)
             return jax.vmap(one, in_axes=axes)(*given.arrays)
 
         return mapped
@@ -256,25 +232,25 @@ class JaxFramework(Plain):
         if again and not _same(first.jaxpr, again[0].jaxpr):
             self.eager = True
             return None
-        for options in (_QUICKLY, None) if self.device == "cpu" else (None,):
+        for options in self._options:
             try:
                 return first.lower().compile(compiler_options=options)
-            except (ValueError, jax.errors.JaxRuntimeError):  # an option, or a dtype, that can't be compiled so
+            except (ValueError, jax.errors.JaxRuntimeError):  # a dtype that can't be compiled so
                 continue
         return None
 
 
-def _places(arrays: list[Any], inputs: list[Any]) -> tuple[int, ...]:
-    """Where the inputs stand among the arrays."""
-    return tuple(next(n for n, array in enumerate(arrays) if array is wanted) for wanted in inputs)
-
-
-def _replaced(arrays: Any, places: tuple[int, ...], changed: Any) -> list[Any]:
-    """The arrays with some of them changed."""
-    made = list(arrays)
-    for place, array in zip(places, changed, strict=True):
-        made[place] = array
-    return made
+def _options_of(device: str) -> tuple[dict[str, Any] | None, ...]:
+    """Ways to compile, the quickest first: those that this version of XLA knows."""
+    small = jax.jit(lambda x: x + 1.0).lower(1.0)
+    known: list[dict[str, Any] | None] = []
+    for options in (_QUICKLY, _SAFELY) if device == "cpu" else ():
+        try:
+            small.compile(compiler_options=options)
+            known.append(options)
+        except (ValueError, jax.errors.JaxRuntimeError):
+            continue
+    return tuple(known) or (None,)
 
 
 def _same(first: Any, second: Any) -> bool:

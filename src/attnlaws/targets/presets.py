@@ -108,6 +108,12 @@ def _from(module: str, function: str) -> Preset:
     return make
 
 
+def _mlx(device: str) -> Callable[..., Any]:
+    from .mlx_arrays import scaled_dot_product_attention
+
+    return scaled_dot_product_attention()
+
+
 def _onnx(engine: str, opset: int) -> Preset:
     def make(device: str) -> Callable[..., Any]:
         from .onnx_model import attention_operator
@@ -168,6 +174,7 @@ PRESETS: dict[str, Preset] = {
     "keras.dpa[jax]": _keras("jax"),
     "keras.dpa[numpy]": _keras("numpy"),
     "keras.mha": _keras_mha,
+    "mlx.sdpa": _mlx,
     "onnxruntime.mha": _contributed("multi_head_operator"),
     "onnxruntime.gqa": _contributed("grouped_query_operator"),
 }

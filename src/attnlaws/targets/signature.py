@@ -51,10 +51,10 @@ def _from_docstring(function: Callable[..., Any]) -> inspect.Signature | None:
     if not name or not found:
         return None
     try:
-        arguments = ast.parse(f"lambda {' '.join(found[1].split())}: 0", mode="eval").body
+        arguments = ast.parse(f"def f({' '.join(found[1].split())}): ...").body[0]
     except SyntaxError:
         return None
-    assert isinstance(arguments, ast.Lambda)
+    assert isinstance(arguments, ast.FunctionDef)
     plain = arguments.args.posonlyargs + arguments.args.args
     first_default = len(plain) - len(arguments.args.defaults)
     parameters = [
@@ -114,6 +114,8 @@ def understand(
         if mine.position_only:
             by_position.append(mine)
         role = by_declared.get(p.name) or role_of(p.name)
+        if role == "module" and not mine.required:  # Flax: where to record weights; transformers': always there
+            role = None
         if role is None or role in roles:
             unknown.append(mine)
         else:
