@@ -13,6 +13,7 @@ from .run.check import only_dtypes, run_checks, select
 from .run.check_module import run_module_checks
 from .run.check_part import run_part_checks
 from .run.diff import PROBLEMS, Difference, run_diff
+from .run.diff_models import ModelDifference, run_model_diff
 from .run.ledger import COULD_NOT_TELL, HELD, NOT_APPLICABLE, Report
 from .targets.address import adapt_module, kind_at, load_target
 from .targets.build import is_layer, makes_layer, resolved
@@ -113,13 +114,16 @@ def diff(
     problems: int = PROBLEMS,
     device: str = "cpu",
     dtypes: Sequence[str] | None = None,
-) -> Difference:
+) -> Difference | ModelDifference:
     """Where two attention functions differ, and which convention or fault explains it; the report prints itself.
 
-    Each is called in its own words: axes, the meaning of True in a mask. Example: print(attnlaws.diff(mine, theirs))
+    Each is called in its own words: axes, the meaning of True in a mask. Of two models the first part is found whose results
+    differ. Example: print(attnlaws.diff(mine, theirs))
     """
-    made = function_of(first, device=device), function_of(second, device=device)
-    return run_diff(*made, seed=seed, problems=problems, dtypes=dtypes)
+    a, b = target_of(first, device=device), target_of(second, device=device)
+    if isinstance(a, ModelTarget) and isinstance(b, ModelTarget):
+        return run_model_diff(a, b, seed=seed, dtypes=dtypes)
+    return run_diff(function_of(a), function_of(b), seed=seed, problems=problems, dtypes=dtypes)
 
 
 def vectors(

@@ -291,11 +291,16 @@ def _diff(options: argparse.Namespace) -> int:
     targets = []
     for name in (options.first, options.second):
         progress.say(f"{name}: importing and probing")
-        targets.append(api.function_of(name, device=options.device))
+        targets.append(api.target_of(name, device=options.device))
     dtypes = [d for given in options.dtype or [] for d in given.split(",")] or None
     try:
+        if all(target.LAWS == "model" for target in targets):
+            progress.clear()
+            parted = api.diff(*targets, seed=options.seed, dtypes=dtypes)
+            print(parted)
+            return parted.exit_code
         found = run_diff(
-            *targets,
+            *map(api.function_of, targets),
             seed=options.seed,
             problems=options.problems,
             dtypes=dtypes,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from random import Random
 from typing import Any, TypeVar
 
@@ -416,12 +417,22 @@ def _coincide(
     return batch, queries, keys
 
 
+@lru_cache(maxsize=None, typed=True)
+def _among(*options: Any) -> st.SearchStrategy[Any]:
+    return st.sampled_from(options)
+
+
+def one_of(options: Sequence[Any]) -> st.SearchStrategy[Any]:
+    """One of some options that can be hashed; the strategy is made once, which costs more than a draw from it."""
+    return st.sampled_from(options) if isinstance(options, range) else _among(*options)
+
+
 @st.composite
 def problems(draw: st.DrawFn, wants: Wants, abilities: Abilities, conventions: Conventions) -> Problem:
     """Hypothesis' strategy over problems that fit a target and a law's wants."""
 
     def pick(_: str, options: Sequence[Any]) -> Any:
-        return draw(st.sampled_from(options))
+        return draw(one_of(options))
 
     return build(pick, wants, abilities, conventions)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ..targets.call import Array, BoolArray
 from ..targets.layer import LayerTarget
 from ..targets.redraw import redrawn
+from .draw import one_of
 from .problem import CorruptCase, check_fields
 
 PADDINGS = ("none", "right", "left", "random")
@@ -182,7 +183,7 @@ def layer_problems(draw: st.DrawFn, wants: LayerWants, target: LayerTarget) -> L
     """Hypothesis' strategy over problems that fit a layer and a law's wants."""
 
     def pick(_: str, options: Sequence[Any]) -> Any:
-        return draw(st.sampled_from(options))
+        return draw(one_of(options))
 
     return build(pick, wants, target)
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from ..targets.call import BoolArray
 from ..targets.model import ModelTarget
 from ..targets.model_inputs import Inputs, IntArray
+from .draw import one_of
 from .problem import CorruptCase, check_fields
 
 PADDINGS = ("none", "right", "left", "random")
@@ -193,7 +194,7 @@ def model_problems(draw: st.DrawFn, wants: ModelWants, target: ModelTarget) -> M
     """Hypothesis' strategy over problems that fit a model and a law's wants."""
 
     def pick(_: str, options: Sequence[Any]) -> Any:
-        return draw(st.sampled_from(options))
+        return draw(one_of(options))
 
     return build(pick, wants, target)
 
