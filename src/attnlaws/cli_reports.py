@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,13 @@ def report_options(parser: argparse.ArgumentParser) -> None:
     """The options that write reports."""
     group = parser.add_argument_group("reports", "docs/reports.md tells about each; - is the standard output")
     group.add_argument("--json", metavar="FILE", help="everything, by the schema that attnlaws schema prints")
+    group.add_argument("--junit", metavar="FILE", help="JUnit XML, for CI servers")
+    group.add_argument("--badge", metavar="FILE", help="an SVG picture of the verdict")
+    group.add_argument(
+        "--github",
+        action=argparse.BooleanOptionalAction,
+        help="annotations and a step summary for GitHub Actions (by default where GITHUB_ACTIONS is true)",
+    )
 
 
 class BadReport(ValueError):
@@ -25,24 +33,21 @@ class Reports:
     """The reports that were asked for, filled target by target.
 
     Their files are emptied at the start, so that a run that ends early leaves no older report that looks like its own.
-    Raises BadReport for a file that can't be written.
+    `silent`: the standard output belongs to a report. Raises BadReport for a file that can't be written.
     """
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
-        for place in filter(None, (options.json,)):
+        github = os.environ.get("GITHUB_ACTIONS") == "true"
+        self.github: bool = github if options.github is None else options.github
+        places = [place for place in (options.json, options.junit, options.badge) if place]
+        if places.count("-") > 1:
+            raise BadReport("only one report can go to the standard output")
+        for place in places:
             _write(place, "")
+        self.silent = "-" in places
+        self.wanted = self.github or bool(places)
         self.documents: list[dict[str, Any]] = []
-
-    @property
-    def wanted(self) -> bool:
-        """Whether any report was asked for."""
-        return bool(self.options.json)
-
-    @property
-    def silent(self) -> bool:
-        """Whether the standard output belongs to a report."""
-        return bool(self.options.json == "-")
 
     def add(self, report: Report) -> None:
         """The report on one target."""
@@ -60,13 +65,29 @@ class Reports:
 
     def write(self, exit_code: int) -> None:
         """Write what was asked for."""
+        from .report.badge import badge
         from .report.document import as_text, together
+        from .report.junit import junit
 
         if self.options.json:
             _write(self.options.json, as_text(together(self.documents, exit_code)))
+        if self.options.junit:
+            _write(self.options.junit, junit(self.documents))
+        if self.options.badge:
+            _write(self.options.badge, badge(self.documents, exit_code))
+        if self.github:
+            self._tell_github()
+
+    def _tell_github(self) -> None:
+        from .report.github import commands, summary
+
+        if place := os.environ.get("GITHUB_STEP_SUMMARY"):
+            _write(place, summary(self.documents), "a")
+        for line in commands(self.documents):
+            print(line, file=sys.stderr if self.silent else sys.stdout)
 
 
-def _write(place: str, text: str) -> None:
+def _write(place: str, text: str, mode: str = "w") -> None:
     """Into a file, whose folder is made, or to the standard output."""
     if place == "-":
         sys.stdout.write(text)
@@ -74,7 +95,8 @@ def _write(place: str, text: str) -> None:
     path = Path(place)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+        with path.open(mode, encoding="utf-8") as stream:
+            stream.write(text)
     except OSError as error:
         raise BadReport(f"can't write to {place}: {error.strerror or error}") from error
 

@@ -20,6 +20,7 @@ import numpy as np
 from .. import __version__
 from ..judge.chance import Finding
 from ..laws.trial import Broken, Crashed
+from ..run.known import Known
 from ..run.ledger import BROKEN, Report, Verdict
 from ..targets.call import Call
 from ..targets.model import ModelTarget
@@ -64,12 +65,13 @@ def document(report: Report) -> Document:
             "samples": report.samples,
             "elements": sum(v.evidence.elements for v in report.verdicts),
         },
-        "laws": [_law(verdict) for verdict in report.verdicts],
+        "laws": [_law(verdict, report) for verdict in report.verdicts],
         "failures": [_failure(verdict, report) for verdict in report.failures],
         "diagnosis": _diagnosis(report),
         "hints": list(report.hints),
         "impostors": _impostors(report.impostors),
         "undetected": list(report.undetected),
+        "outdated": [{**_known(entry), "law": entry.law, "words": words} for entry, words in report.outdated],
         "margins": _margins(report.verdicts),
         "error": None,
     }
@@ -85,7 +87,7 @@ def without_run(name: str, words: str, exit_code: int) -> Document:
         "seconds": 0.0,
         "out_of_time": exit_code == 124,
         "totals": {"laws": {}, "problems": 0, "samples": 0, "elements": 0},
-        **{name: [] for name in ("laws", "failures", "hints", "impostors", "undetected", "margins")},
+        **{name: [] for name in ("laws", "failures", "hints", "impostors", "undetected", "outdated", "margins")},
         "diagnosis": None,
         "error": words,
     }
@@ -159,7 +161,7 @@ def _target(report: Report) -> Document:
     }
 
 
-def _law(verdict: Verdict) -> Document:
+def _law(verdict: Verdict, report: Report) -> Document:
     evidence = verdict.evidence
     at = next((at for at, ratio in evidence.margins.items() if ratio == evidence.worst), None)
     return {
@@ -169,6 +171,7 @@ def _law(verdict: Verdict) -> Document:
         "status": verdict.status,
         "reason": verdict.reason,
         "under": verdict.under,
+        "known": _known(report.known[verdict.law]) if verdict.law in report.known else None,
         "problems": verdict.problems,
         "samples": verdict.samples,
         "seconds": round(verdict.seconds, 3),
@@ -184,6 +187,12 @@ def _law(verdict: Verdict) -> Document:
         "findings": [_finding(finding) for finding in evidence.findings],
         "impostors": _impostors(verdict.impostors),
     }
+
+
+def _known(entry: Known) -> Document:
+    """What the list of known failures says of a law."""
+    expires = None if entry.expires is None else entry.expires.isoformat()
+    return {"reason": entry.reason, "issue": entry.issue or None, "expires": expires}
 
 
 def _finding(finding: Finding) -> Document:
@@ -209,6 +218,7 @@ def _failure(verdict: Verdict, report: Report) -> Document:
         "status": verdict.status,
         "reason": verdict.reason,
         "under": verdict.under,
+        "known": _known(report.known[verdict.law]) if verdict.law in report.known else None,
         "witness": None if witness is None else {"words": witness.describe(), "case": case_of(verdict, report)},
         "call": _sizes(failure),
         "tokens": dict(witness_rows(target, witness)) if isinstance(target, ModelTarget) and witness else {},
