@@ -240,12 +240,14 @@ def _check_one(options: argparse.Namespace, name: str, reports: Reports) -> int:
     target = api.target_of(f"{name} as {options.part}" if options.part else name, device=options.device)
     dtypes = [d for given in options.dtype or [] for d in given.split(",")] or None
 
-    def show(report: Report) -> None:
+    def show(found: Report) -> Report:
         progress.clear()
+        report = reports.expected(found)
         saved = report if options.no_files else api.save_failures(report)
         if not reports.silent:
             print(render(saved, colour=sys.stdout.isatty(), verbose=options.verbose))
         reports.add(saved)
+        return report
 
     def give_up(found: Report) -> None:
         show(replace(found, out_of_time=True))
@@ -266,8 +268,7 @@ def _check_one(options: argparse.Namespace, name: str, reports: Reports) -> int:
         if type(error) is ValueError:
             raise _Usage(str(error)) from error
         raise
-    show(report)
-    return report.exit_code
+    return show(report).exit_code
 
 
 class Progress:

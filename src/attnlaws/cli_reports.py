@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .run.known import Known
     from .run.ledger import Report
 
 
 def report_options(parser: argparse.ArgumentParser) -> None:
-    """The options that write reports."""
+    """The options that write reports, and those of known failures."""
     group = parser.add_argument_group("reports", "docs/reports.md tells about each; - is the standard output")
     group.add_argument("--json", metavar="FILE", help="everything, by the schema that attnlaws schema prints")
     group.add_argument("--junit", metavar="FILE", help="JUnit XML, for CI servers")
@@ -23,6 +24,11 @@ def report_options(parser: argparse.ArgumentParser) -> None:
         action=argparse.BooleanOptionalAction,
         help="annotations and a step summary for GitHub Actions (by default where GITHUB_ACTIONS is true)",
     )
+    listed = parser.add_argument_group("known failures")
+    listed.add_argument(
+        "--known", type=Path, metavar="FILE", help="the list (default attnlaws-known.toml beside pyproject.toml)"
+    )
+    listed.add_argument("--write-known", action="store_true", help="add what fails now to the list, to start green")
 
 
 class BadReport(ValueError):
@@ -47,7 +53,30 @@ class Reports:
             _write(place, "")
         self.silent = "-" in places
         self.wanted = self.github or bool(places)
+        self.known_file, self.entries = self._listed()
+        self.new: list[Known] = []
         self.documents: list[dict[str, Any]] = []
+
+    def _listed(self) -> tuple[Path, list[Known]]:
+        """The list of known failures and what stands in it. Raises BadKnown; a list that was named must be there."""
+        from .report.known_file import beside_project, read
+
+        given: Path | None = self.options.known
+        path = given or beside_project(Path.cwd())
+        needed = given is not None and not self.options.write_known
+        return path, list(read(path)) if needed or path.exists() else []
+
+    def expected(self, report: Report) -> Report:
+        """The report held against the list; with --write-known what is red is listed first."""
+        from .run.expect import expected, listed
+
+        found = expected(report, self.entries)
+        if self.options.write_known:
+            new = listed(found)
+            self.new += new
+            self.entries += new
+            found = expected(report, self.entries)
+        return found
 
     def add(self, report: Report) -> None:
         """The report on one target."""
@@ -68,7 +97,11 @@ class Reports:
         from .report.badge import badge
         from .report.document import as_text, together
         from .report.junit import junit
+        from .report.known_file import add
 
+        if self.new:
+            add(self.known_file, self.new)
+            print(f"attnlaws: {len(self.new)} known failures written to {self.known_file}", file=sys.stderr)
         if self.options.json:
             _write(self.options.json, as_text(together(self.documents, exit_code)))
         if self.options.junit:

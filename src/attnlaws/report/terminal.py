@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from ..laws.trial import Broken, Crashed, Evidence
 from ..problems.problem import Problem
+from ..run.known import Known
 from ..run.ledger import HELD, NOT_APPLICABLE, Report, Verdict
 from ..targets.call import Call
 from ..targets.model import ModelTarget
@@ -23,6 +24,7 @@ MARKS = {
     "nondeterministic": "✗",
     "fault": "!",
 }
+KNOWN_MARK = "~"
 COLOURS = {
     "held": "32",
     "broken": "31",
@@ -37,8 +39,9 @@ COLOURS = {
 def render(report: Report, *, colour: bool = False, verbose: bool = False) -> str:
     """The whole report. The same run gives the same text, but for the seconds."""
     parts = [card_of(report.target, report.precision), ledger(report, colour=colour, verbose=verbose)]
-    parts += [failure_block(v, report) for v in report.failures if v.under is None]
-    parts.append(diagnosis(report))
+    parts += [failure_block(v, report) for v in report.unexpected if v.under is None or v.under in report.known]
+    parts.append(outdated(report))
+    parts.append(diagnosis(report) if report.unexpected else "")
     parts.append(proof(report))
     parts.append(summary(report))
     return "\n".join(part for part in parts if part)
@@ -50,7 +53,7 @@ def ledger(report: Report, *, colour: bool, verbose: bool) -> str:
     for verdict in report.verdicts:
         if verdict.status == NOT_APPLICABLE and not verbose:
             continue
-        lines.append("  " + ledger_line(verdict, colour))
+        lines.append("  " + ledger_line(verdict, colour, report.known.get(verdict.law)))
         lines += [f"      {finding}" for finding in verdict.evidence.findings]
     skipped = [v for v in report.verdicts if v.status == NOT_APPLICABLE]
     if skipped and not verbose:
@@ -62,11 +65,14 @@ def ledger(report: Report, *, colour: bool, verbose: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def ledger_line(verdict: Verdict, colour: bool) -> str:
-    mark = MARKS[verdict.status]
+def ledger_line(verdict: Verdict, colour: bool, known: Known | None = None) -> str:
+    """How one law ended; where it is known to be broken, why."""
+    mark = MARKS[verdict.status] if known is None else KNOWN_MARK
     if colour:
-        mark = f"\x1b[{COLOURS[verdict.status]}m{mark}\x1b[0m"
-    if verdict.status == HELD and verdict.evidence.findings:
+        mark = f"\x1b[{COLOURS[verdict.status if known is None else 'could not tell']}m{mark}\x1b[0m"
+    if known is not None:
+        tail = f"known: {known}"
+    elif verdict.status == HELD and verdict.evidence.findings:
         tail = f"{verdict.evidence.elements} values"
     elif verdict.status == HELD:
         tail = f"{verdict.problems} problems, {verdict.evidence.elements} elements, {_worst(verdict.evidence)}"
@@ -163,6 +169,11 @@ def diagnosis(report: Report) -> str:
     return f"reads like   {words}\nfix          {fix}\n"
 
 
+def outdated(report: Report) -> str:
+    """Entries of the list of known failures that are so no more."""
+    return "".join(f"known failure {entry.law}: {words}\n" for entry, words in report.outdated)
+
+
 def proof(report: Report) -> str:
     """That trivial impostors would have failed on these very problems."""
     if not report.impostors:
@@ -179,6 +190,7 @@ def summary(report: Report) -> str:
     """The last line."""
     counts = {status: sum(v.status == status for v in report.verdicts) for status in MARKS}
     words = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
+    words += f" ({len(report.known)} of them known)" if report.known else ""
     elements = sum(v.evidence.elements for v in report.verdicts)
     end = " TIME BUDGET ENDED FIRST." if report.out_of_time else ""
     return (
