@@ -18,6 +18,7 @@ def report_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("reports", "docs/reports.md tells about each; - is the standard output")
     group.add_argument("--json", metavar="FILE", help="everything, by the schema that attnlaws schema prints")
     group.add_argument("--junit", metavar="FILE", help="JUnit XML, for CI servers")
+    group.add_argument("--html", metavar="FILE", help="one page, complete in itself")
     group.add_argument("--badge", metavar="FILE", help="an SVG picture of the verdict")
     group.add_argument(
         "--github",
@@ -46,7 +47,7 @@ class Reports:
         self.options = options
         github = os.environ.get("GITHUB_ACTIONS") == "true"
         self.github: bool = github if options.github is None else options.github
-        places = [place for place in (options.json, options.junit, options.badge) if place]
+        places = [place for place in (options.json, options.junit, options.html, options.badge) if place]
         if places.count("-") > 1:
             raise BadReport("only one report can go to the standard output")
         for place in places:
@@ -98,6 +99,7 @@ class Reports:
         from .report.document import as_text, together
         from .report.junit import junit
         from .report.known_file import add
+        from .report.page import page
 
         if self.new:
             add(self.known_file, self.new)
@@ -106,6 +108,8 @@ class Reports:
             _write(self.options.json, as_text(together(self.documents, exit_code)))
         if self.options.junit:
             _write(self.options.junit, junit(self.documents))
+        if self.options.html:
+            _write(self.options.html, page(self.documents, exit_code))
         if self.options.badge:
             _write(self.options.badge, badge(self.documents, exit_code))
         if self.github:

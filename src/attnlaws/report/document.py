@@ -11,6 +11,7 @@ import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -20,8 +21,11 @@ import numpy as np
 from .. import __version__
 from ..judge.chance import Finding
 from ..laws.trial import Broken, Crashed
+from ..run import matrix, model_matrix
 from ..run.known import Known
-from ..run.ledger import BROKEN, Report, Verdict
+from ..run.ledger import BROKEN, HELD, Report, Verdict
+from ..run.matrix import Kill
+from ..run.model_matrix import ModelKill
 from ..targets.call import Call
 from ..targets.model import ModelTarget
 from ..targets.target import Target
@@ -72,6 +76,7 @@ def document(report: Report) -> Document:
         "impostors": _impostors(report.impostors),
         "undetected": list(report.undetected),
         "outdated": [{**_known(entry), "law": entry.law, "words": words} for entry, words in report.outdated],
+        "catalogue": _catalogue(report),
         "margins": _margins(report.verdicts),
         "error": None,
     }
@@ -89,6 +94,7 @@ def without_run(name: str, words: str, exit_code: int) -> Document:
         "totals": {"laws": {}, "problems": 0, "samples": 0, "elements": 0},
         **{name: [] for name in ("laws", "failures", "hints", "impostors", "undetected", "outdated", "margins")},
         "diagnosis": None,
+        "catalogue": None,
         "error": words,
     }
 
@@ -179,6 +185,7 @@ def _law(verdict: Verdict, report: Report) -> Document:
         "elements": evidence.elements,
         "not_exact": evidence.not_exact,
         "note": evidence.note,
+        "catches": sum(verdict.law in laws for laws in _catching(report.target.LAWS).values()),
         "worst": {
             "ratio": number(evidence.worst),
             "dtype": at[0] if at is not None else None,
@@ -285,6 +292,25 @@ def _impostors(tallies: Mapping[str, tuple[int, int]]) -> list[Document]:
     return [
         {"name": name, "tried": int(tried), "rejected": int(rejected)} for name, (tried, rejected) in tallies.items()
     ]
+
+
+@cache
+def _catching(kind: str) -> dict[str, frozenset[str]]:
+    """The laws that catch each fault of the catalogue, for targets of a kind; none for kinds whose kills are not stored."""
+    rows: Sequence[Kill | ModelKill] = ()
+    if kind == "attention":
+        rows = matrix.load().kills
+    elif kind == "model":
+        rows = model_matrix.load().kills
+    return {row.fault: frozenset(row.laws) for row in rows}
+
+
+def _catalogue(report: Report) -> Document | None:
+    """How many faults of the catalogue break a law that held on this target."""
+    catching = _catching(report.target.LAWS)
+    held = {verdict.law for verdict in report.verdicts if verdict.status == HELD}
+    caught = sum(bool(held & laws) for laws in catching.values())
+    return {"faults": len(catching), "caught": caught} if catching else None
 
 
 def _margins(verdicts: Iterable[Verdict]) -> list[Document]:

@@ -7,17 +7,13 @@ attributes and a fixed order of elements.
 from __future__ import annotations
 
 import platform
-import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 from .document import Document
-from .words import block, known_words
-
-#: what XML 1.0 has no way to say
-_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+from .words import block, clean, known_words
 
 
 def junit(runs: Sequence[Document], when: datetime | None = None) -> str:
@@ -37,7 +33,7 @@ def _suite(root: Element, number: int, run: Document, when: datetime) -> None:
     properties = SubElement(suite, "properties")
     facts = {"attnlaws": run["attnlaws"], "profile": run["profile"], "seed": run["seed"], **run["versions"]}
     for key, value in facts.items():
-        SubElement(properties, "property", name=_token(key), value=_clean(str(value)))
+        SubElement(properties, "property", name=_token(key), value=clean(str(value)))
     failures = {failure["law"]: failure for failure in run["failures"]}
     for law in run["laws"]:
         case = _case(suite, name, law["name"], law["seconds"])
@@ -80,7 +76,7 @@ def _outcome(case: Element, law: Document, failure: Document | None, *, out_of_t
 
 
 def _told(case: Element, kind: str, of_type: str, message: str, text: str = "") -> None:
-    SubElement(case, kind, type=of_type, message=_clean(" ".join(message.split()))).text = _clean(text) or None
+    SubElement(case, kind, type=of_type, message=clean(" ".join(message.split()))).text = clean(text) or None
 
 
 def _why(run: Document) -> str:
@@ -90,10 +86,6 @@ def _why(run: Document) -> str:
     return str(run["conclusion"])
 
 
-def _clean(text: str) -> str:
-    return _NOT_XML.sub("\ufffd", text)
-
-
 def _token(text: object) -> str:
     """An attribute that holds no line breaks and no blanks at its ends, and is not empty."""
-    return _clean(" ".join(str(text).split())) or "-"
+    return clean(" ".join(str(text).split())) or "-"

@@ -5,11 +5,18 @@ A document is what report/document.py makes of a report; JUnit, GitHub, the badg
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from .document import Document
 
-RED = ("broken", "crashed", "nondeterministic")
+#: what neither XML 1.0 nor HTML has a way to say
+_UNSPEAKABLE = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+def clean(text: str) -> str:
+    """A text without control characters."""
+    return _UNSPEAKABLE.sub("\ufffd", text)
 
 
 def unexpected(run: Document) -> list[Document]:
