@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
@@ -172,6 +173,16 @@ def test_a_wrong_list_is_wrong_usage(tmp_path: Path, text: str, words: str, caps
     assert words in str(caught.value)
     assert main(["check", "torch.sdpa", "--known", str(path)]) == 2
     assert words in capsys.readouterr().err
+
+
+def test_the_list_in_the_docs_is_right(tmp_path: Path) -> None:
+    docs = Path(__file__).resolve().parents[1] / "docs" / "reports.md"
+    (example,) = re.findall(r"```toml\n(.*?)```", docs.read_text(encoding="utf-8"), re.DOTALL)
+    (tmp_path / "known.toml").write_text(example)
+    (entry,) = read(tmp_path / "known.toml")
+    assert entry.law == LAW
+    assert entry.witness == Problem(queries=3, keys=3, causal=True)
+    assert entry.expires == date(2027, 1, 31)
 
 
 def test_a_list_that_was_named_must_be_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

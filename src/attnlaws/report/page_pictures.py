@@ -12,7 +12,7 @@ from .words import spelled
 Number = float | str | None
 #: shades of a value, darkest last; the text of a cell stays readable on the darkest
 SHADES = 8
-DARKEST = 0.62
+LIGHTEST, DARKEST = 0.1, 0.62
 #: columns up to which the numbers are written into the cells
 WRITTEN = 4
 
@@ -139,7 +139,7 @@ def _shade(value: Number, scale: float, plain: bool) -> tuple[str, int]:
 
 
 def _opacity(name: str, level: int) -> str:
-    return "" if name in ("on", "nan") else f' fill-opacity="{level / SHADES * DARKEST:.2g}"'
+    return "" if name in ("on", "nan") else f' fill-opacity="{LIGHTEST + level / SHADES * (DARKEST - LIGHTEST):.2g}"'
 
 
 def _text(x: float, y: float, text: str, anchor: str, kind: str = "") -> str:

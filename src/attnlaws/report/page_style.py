@@ -47,7 +47,7 @@ svg .d3 { fill: var(--d3); stroke: var(--d3) } svg polyline { fill: none !import
 .meter span { display: block; height: 100%; background: var(--good) }
 @media (max-width: 40rem) { dl { grid-template-columns: minmax(0, 1fr); gap: 0 } dd { margin-bottom: .45rem } .box { padding: .6rem .7rem }
   .ledger tr { display: grid; grid-template-columns: minmax(0, 1fr) max-content; border-bottom: 1px solid var(--line); padding: .3rem 0 }
-  .ledger tr:last-child { border-bottom: 0 }
+  .ledger tr:last-child { border-bottom: 0 } .meter { width: 3.2rem }
   .ledger tr > * { border: 0; padding: .1rem 0; width: auto !important } .ledger tr > :nth-child(2) { padding-left: .8rem }
   .ledger tr > :nth-child(3) { grid-column: 1 / 3 } .ledger thead { display: none } }
 @media print { details > * { display: block !important } .skip { display: none } }
