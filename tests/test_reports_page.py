@@ -131,6 +131,19 @@ def test_tables_have_heads_with_scope_and_folding_needs_no_script(made: dict[str
     assert len(found.all("h1")) == 1
 
 
+def test_a_family_is_marked_as_held_where_all_of_it_is(made: dict[str, str]) -> None:
+    run = green()
+    assert Page(made["green"]).text.count("✓") == 1 + len(
+        {law["family"] for law in run["laws"] if law["status"] == "held"}
+    )
+    for status in ("fault", "could not tell"):
+        for law in run["laws"]:
+            law["status"] = status if law["family"] == "heads" else law["status"]
+        text = Page(page([{**run, "exit_code": 5, "conclusion": "fault of attnlaws"}], 5)).text
+        assert "~ heads" in text
+        assert "✓ weights" in text
+
+
 def test_what_a_target_says_is_text(made: dict[str, str]) -> None:
     assert "<script" not in made["hostile"]
     assert '<script>alert("&")</script>' in Page(made["hostile"]).text

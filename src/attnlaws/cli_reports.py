@@ -132,7 +132,7 @@ def _write(place: str, text: str, mode: str = "w") -> None:
     path = Path(place)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open(mode, encoding="utf-8") as stream:
+        with path.open(mode, encoding="utf-8", errors="replace") as stream:
             stream.write(text)
     except OSError as error:
         raise BadReport(f"can't write to {place}: {error.strerror or error}") from error

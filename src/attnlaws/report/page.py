@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
+from ..run.ledger import HELD, RED
 from . import page_pictures
 from .document import Document
 from .page_style import CSS
@@ -16,7 +17,6 @@ from .words import clean, known, known_words, rows, spelled, unexpected, verdict
 
 #: nothing may be loaded, whatever stands in the page
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-RED = ("broken", "crashed", "nondeterministic")
 SIGNS = {0: ("green", "✓"), 1: ("red", "✗")}
 
 
@@ -193,9 +193,9 @@ def _family(name: str, laws: Sequence[Document]) -> str:
     told = ", ".join(f"{count} {words}" for words, count in counts.items())
     heads = "".join(f'<th scope="col">{head}</th>' for head in ("law", "result", "evidence"))
     body = "".join(_law(law) for law in laws)
-    mark = '<span class="broken">✗</span>' if red else '<span class="held">✓</span>'
-    if not red and len(counts) > 1:
-        mark = '<span class="doubt">~</span>'
+    mark = '<span class="broken">✗</span>' if red else '<span class="doubt">~</span>'
+    if set(counts) == {HELD}:
+        mark = '<span class="held">✓</span>'
     return (
         f'<details{" open" if roots else ""}><summary>{mark} <h3><strong>{_e(name)}</strong></h3> <span class="count">{_e(told)}</span></summary>'
         f'<table class="ledger"><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></details>\n'
