@@ -16,3 +16,9 @@ def _one_thread() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         yield
+
+
+@pytest.fixture(autouse=True)
+def _not_on_github(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests that run on GitHub annotate nothing there."""
+    monkeypatch.delenv("GITHUB_ACTIONS", raising=False)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from attnlaws.laws.load import law_folders, load_laws
+from attnlaws.report.document import SCHEMA_FILE
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST_LAWS = "from attnlaws.laws.load import load_laws; print(*sorted(load_laws()))"
@@ -57,6 +58,10 @@ def test_pyargs_collects_the_same_laws_everywhere(installed: Path, tmp_path: Pat
 
     assert len(names(here)) == len(load_laws())
     assert names(there) == names(here)
+
+
+def test_the_schema_of_reports_is_installed(installed: Path) -> None:
+    assert (installed / "attnlaws/report/schema.json").read_bytes() == SCHEMA_FILE.read_bytes()
 
 
 def test_laws_import_no_framework() -> None:

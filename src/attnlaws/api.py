@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from .report.case import FOLDER, write_case
+from .report.known_file import read as known_failures
 from .report.script import write_script
 from .run.check import only_dtypes, run_checks, select
 from .run.check_module import run_module_checks
 from .run.check_part import run_part_checks
 from .run.diff import PROBLEMS, Difference, run_diff
 from .run.diff_models import ModelDifference, run_model_diff
+from .run.expect import expected
+from .run.known import Known
 from .run.ledger import COULD_NOT_TELL, HELD, NOT_APPLICABLE, Report
 from .targets.address import adapt_module, kind_at, load_target
 from .targets.build import is_layer, makes_layer, resolved
@@ -77,16 +80,19 @@ def check(
     layer: Mapping[str, Any] | None = None,
     model: Mapping[str, Any] | None = None,
     part: str | None = None,
+    known: str | Path | None = None,
 ) -> Report:
     """Try every law on an attention function, a layer or a model; the report prints itself.
 
     `target` is a function of query, key, value and options, a module from (B, L, E) to (B, L, E), one from tokens (B, L) to
     logits (B, L, V), or the name of one. `part` says that it is a part of a model, such as "sampler" or "rotation". `laws` are names
-    or families, `profile` is "quick" or "full", `budget` a time in seconds.
+    or families, `profile` is "quick" or "full", `budget` a time in seconds. `known` is a list of known failures
+    (docs/reports.md).
     Example: attnlaws.check(my_attention).raise_for_failures()
     """
     made = target_of(target, device=device, conventions=conventions, layer=layer, model=model, part=part)
-    return run(made, laws=laws, profile=profile, budget=budget, seed=seed, dtypes=dtypes)
+    entries = () if known is None else known_failures(Path(known))
+    return expected(run(made, laws=laws, profile=profile, budget=budget, seed=seed, dtypes=dtypes), entries)
 
 
 def run(target: AnyTarget, **options: Any) -> Report:
@@ -152,7 +158,7 @@ def probe(target: Any, *, device: str = "cpu") -> AnyTarget:
 
 def card(target: AnyTarget) -> str:
     """What was found out about a target as text."""
-    from .report.terminal import card_of
+    from .report.card import card_of
 
     return card_of(target)
 
@@ -160,19 +166,32 @@ def card(target: AnyTarget) -> str:
 class _OneLaw:
     """One law, bound to a target: call it to try the law."""
 
-    def __init__(self, name: str, target: Callable[[], AnyTarget], profile: str, seed: int) -> None:
-        self.name, self._target, self._profile, self._seed = name, target, profile, seed
+    def __init__(
+        self, name: str, target: Callable[[], AnyTarget], profile: str, seed: int, known: Sequence[Known]
+    ) -> None:
+        self.name, self._target, self._profile, self._seed, self._known = name, target, profile, seed, known
 
     def __call__(self) -> None:
         __tracebackhide__ = True
-        conclude(check_one(self._target(), self.name, profile=self._profile, seed=self._seed))
+        report = check_one(self._target(), self.name, profile=self._profile, seed=self._seed)
+        conclude(expected(report, self._known))
 
     def __repr__(self) -> str:
         return f"<law {self.name}>"
 
 
-def parametrize(target: Any, *, laws: Sequence[str] | None = None, profile: str = "quick", seed: int = 0) -> Any:
-    """Decorate a test with one item a law: `def test_mine(law): law()`. The target is adapted when the first law runs."""
+def parametrize(
+    target: Any,
+    *,
+    laws: Sequence[str] | None = None,
+    profile: str = "quick",
+    seed: int = 0,
+    known: str | Path | None = None,
+) -> Any:
+    """Decorate a test with one item a law: `def test_mine(law): law()`. The target is adapted when the first law runs.
+
+    `known` is a list of known failures (docs/reports.md); these are expected to fail, strictly.
+    """
     import pytest
 
     made: list[AnyTarget] = []
@@ -183,8 +202,9 @@ def parametrize(target: Any, *, laws: Sequence[str] | None = None, profile: str 
         return made[0]
 
     chosen = select(laws, kind_of(target))
+    entries = () if known is None else known_failures(Path(known))
     return pytest.mark.parametrize(
-        "law", [_OneLaw(law.name, once, profile, seed) for law in chosen], ids=[law.name for law in chosen]
+        "law", [_OneLaw(law.name, once, profile, seed, entries) for law in chosen], ids=[law.name for law in chosen]
     )
 
 
@@ -201,15 +221,22 @@ def kind_of(target: Any) -> str:
 
 
 def conclude(report: Report, folder: Path | None = None) -> None:
-    """End a pytest item as the report on its one law ends: fail with the block, skip what was not compared, with the reason."""
+    """End a pytest item as the report on its one law ends: fail with the block, skip what was not compared, with the reason,
+    and tell a known failure as an expected one.
+    """
     __tracebackhide__ = True
     import pytest
 
     from .report.terminal import failure_block
 
     (verdict,) = report.verdicts
+    if verdict.law in report.known:
+        pytest.xfail(f"known: {report.known[verdict.law]}")
+    told = "".join(f"known failure ({entry}): {words}\n" for entry, words in report.outdated)
     if verdict.red:
-        pytest.fail(failure_block(verdict, save_failures(report, folder)), pytrace=False)
+        pytest.fail(told + failure_block(verdict, save_failures(report, folder)), pytrace=False)
+    if told:
+        pytest.fail(f"[XPASS(strict)] {told}", pytrace=False)
     if verdict.status == NOT_APPLICABLE:
         pytest.skip(f"not applicable: {verdict.reason}")
     if verdict.status == COULD_NOT_TELL and not report.out_of_time:  # as on the command line: told, and not red

@@ -11,6 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from .api import AnyTarget
     from .laws.law import AnyLaw
+    from .run.known import Known
 
 #: what the laws are tried on where no target is given: the shipped implementations
 SHIPPED = (
@@ -25,7 +26,7 @@ FIXTURES = {"attention_law": "attention", "layer_law": "layer", "model_law": "mo
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """--attn-target, --attn-profile, --attn-seed, --attn-device."""
+    """--attn-target, --attn-profile, --attn-seed, --attn-device, --attn-known."""
     group = parser.getgroup("attnlaws", "the laws of attention")
     group.addoption(
         "--attn-target", action="append", metavar="TARGET", help="the target: pkg.mod:attr, file.py:attr or a preset"
@@ -35,6 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     group.addoption("--attn-seed", type=int, default=0, help="the seed of the problems")
     group.addoption("--attn-device", default="cpu", help="the device of the tensors")
+    group.addoption(
+        "--attn-known", metavar="FILE", help="the list of known failures (attnlaws-known.toml beside pyproject.toml)"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -76,6 +80,7 @@ def _shipped_parts(law: Any) -> list[str]:
 
 
 _KINDS = pytest.StashKey[dict[str, str]]()
+_ENTRIES = pytest.StashKey[tuple["Known", ...]]()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -120,21 +125,37 @@ def model_law(request: pytest.FixtureRequest, _attention_targets: dict[str, Any]
 
 def _attempt(request: pytest.FixtureRequest, known: dict[str, Any]) -> Callable[[AnyLaw], None]:
     from . import api
+    from .run.expect import expected
 
     config = request.config
     name = str(request.param)
     if name not in known:
         known[name] = _adapted(name, config.getoption("attn_device"))
     target: AnyTarget = known[name]
+    entries = _known_failures(config)
 
     def attempt(law: AnyLaw) -> None:
         __tracebackhide__ = True
         report = api.check_one(
             target, law.name, profile=config.getoption("attn_profile"), seed=config.getoption("attn_seed")
         )
-        api.conclude(report, Path(str(config.rootpath)) / ".attnlaws")
+        api.conclude(expected(report, entries), Path(str(config.rootpath)) / ".attnlaws")
 
     return attempt
+
+
+def _known_failures(config: pytest.Config) -> tuple[Known, ...]:
+    """The entries of the list of known failures, read once."""
+    from .report.known_file import BadKnown, beside_project, read
+
+    if _ENTRIES not in config.stash:
+        given = config.getoption("attn_known")
+        path = Path(given) if given else beside_project(config.rootpath)
+        try:
+            config.stash[_ENTRIES] = read(path) if given or path.exists() else ()
+        except BadKnown as error:
+            raise pytest.UsageError(f"attnlaws: {error}") from error
+    return config.stash[_ENTRIES]
 
 
 def _adapted(name: str, device: str) -> AnyTarget:

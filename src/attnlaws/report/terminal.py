@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 from numpy.typing import NDArray
 
-from ..laws.trial import Broken, Crashed, Evidence, Session, Trial
+from ..laws.trial import Broken, Crashed, Evidence
 from ..problems.problem import Problem
+from ..run.known import Known
 from ..run.ledger import HELD, NOT_APPLICABLE, Report, Verdict
-from ..targets.call import Call, TargetRaised, WrongResult
-from ..targets.conventions import TABLE, Conventions
-from ..targets.layer import LayerTarget
+from ..targets.call import Call
 from ..targets.model import ModelTarget
-from ..targets.part import Part
-from ..targets.target import Target
-from ..targets.trying import effective_mask
-from .layer import layer_card
-from .model import model_card, witness_rows
+from .card import card_of
+from .excerpt import effective_masks
+from .model import witness_rows
 
 MARKS = {
     "held": "✓",
@@ -29,6 +24,7 @@ MARKS = {
     "nondeterministic": "✗",
     "fault": "!",
 }
+KNOWN_MARK = "~"
 COLOURS = {
     "held": "32",
     "broken": "31",
@@ -43,58 +39,12 @@ COLOURS = {
 def render(report: Report, *, colour: bool = False, verbose: bool = False) -> str:
     """The whole report. The same run gives the same text, but for the seconds."""
     parts = [card_of(report.target, report.precision), ledger(report, colour=colour, verbose=verbose)]
-    parts += [failure_block(v, report) for v in report.failures if v.under is None]
-    parts.append(diagnosis(report))
+    parts += [failure_block(v, report) for v in report.unexpected if v.under is None or v.under in report.known]
+    parts.append(outdated(report))
+    parts.append(diagnosis(report) if report.unexpected else "")
     parts.append(proof(report))
     parts.append(summary(report))
     return "\n".join(part for part in parts if part)
-
-
-def card_of(target: Target | LayerTarget | ModelTarget | Part, precision: dict[str, str] | None = None) -> str:
-    """The card of a function, a layer, a model or a part of one."""
-    if isinstance(target, Part):
-        return f"{target.name}   (a {target.kind})\n"
-    if isinstance(target, ModelTarget):
-        return model_card(target, precision)
-    return layer_card(target, precision) if isinstance(target, LayerTarget) else card(target, precision)
-
-
-def card(target: Target, precision: dict[str, str] | None = None) -> str:
-    """The conventions of a target: what was found or declared, and how."""
-    conventions, abilities = target.conventions, target.abilities
-    spoken = ", ".join(filter(None, (target.framework.name, target.framework.note)))
-    lines = [f"{target.name}   ({spoken})", "conventions"]
-    for item in fields(Conventions):
-        how = conventions.known.get(item.name)
-        if how is not None:
-            lines.append(f"  {TABLE[item.name].question:<66} {getattr(conventions, item.name)}  ({how})")
-    for dtype, name in (precision or {}).items():
-        lines.append(
-            f"  {'precision in ' + dtype:<66} {name}  ({'declared' if dtype in target.declared_precision else 'the strictest that fits'})"
-        )
-    takes = [
-        *abilities.dtypes,
-        *(f"{route} mask" for route in abilities.routes),
-        *(
-            word
-            for word, has in (
-                ("grouped heads", abilities.grouped),
-                ("scale", abilities.scale),
-                ("Dv != D", abilities.value_width),
-                ("Lq != Lk", abilities.rectangular),
-                ("gradients", abilities.gradients),
-                ("returned weights", abilities.weights),
-            )
-            if has
-        ),
-    ]
-    lines.append("takes       " + ", ".join(takes))
-    lines += [f"doesn't take {what}: {why}" for what, why in abilities.refusals.items()]
-    if target.untried:
-        lines.append(f"no law tries {', '.join(target.untried)}")
-    if target.signature.assumed:
-        lines.append(f"assumed     {target.signature.assumed}, by position")
-    return "\n".join(lines) + "\n"
 
 
 def ledger(report: Report, *, colour: bool, verbose: bool) -> str:
@@ -103,7 +53,7 @@ def ledger(report: Report, *, colour: bool, verbose: bool) -> str:
     for verdict in report.verdicts:
         if verdict.status == NOT_APPLICABLE and not verbose:
             continue
-        lines.append("  " + ledger_line(verdict, colour))
+        lines.append("  " + ledger_line(verdict, colour, report.known.get(verdict.law)))
         lines += [f"      {finding}" for finding in verdict.evidence.findings]
     skipped = [v for v in report.verdicts if v.status == NOT_APPLICABLE]
     if skipped and not verbose:
@@ -115,11 +65,14 @@ def ledger(report: Report, *, colour: bool, verbose: bool) -> str:
     return "\n".join(lines) + "\n"
 
 
-def ledger_line(verdict: Verdict, colour: bool) -> str:
-    mark = MARKS[verdict.status]
+def ledger_line(verdict: Verdict, colour: bool, known: Known | None = None) -> str:
+    """How one law ended; where it is known to be broken, why."""
+    mark = MARKS[verdict.status] if known is None else KNOWN_MARK
     if colour:
-        mark = f"\x1b[{COLOURS[verdict.status]}m{mark}\x1b[0m"
-    if verdict.status == HELD and verdict.evidence.findings:
+        mark = f"\x1b[{COLOURS[verdict.status if known is None else 'could not tell']}m{mark}\x1b[0m"
+    if known is not None:
+        tail = f"known: {known}"
+    elif verdict.status == HELD and verdict.evidence.findings:
         tail = f"{verdict.evidence.elements} values"
     elif verdict.status == HELD:
         tail = f"{verdict.problems} problems, {verdict.evidence.elements} elements, {_worst(verdict.evidence)}"
@@ -157,7 +110,7 @@ def failure_block(verdict: Verdict, report: Report) -> str:
             rows.append(("worst element", _element(failure)))
     for label, text in rows:
         lines.append(f"    {label:<18} {text}")
-    lines += _picture(verdict, report.target)
+    lines += _picture(verdict, report)
     case, script = report.files.get(verdict.law, ("", ""))
     if case:
         lines.append(f"    {'replay':<18} attnlaws replay {case}")
@@ -190,28 +143,12 @@ def _element(failure: Broken) -> str:
     return f"{failure.where} = {got:.6g}, expected {want:.6g}: off by {off:.3g}, allowed {allowed:.3g} (error / bound {off / allowed:.3g})"
 
 
-def _picture(verdict: Verdict, target: Target | LayerTarget | ModelTarget | Part) -> list[str]:
+def _picture(verdict: Verdict, report: Report) -> list[str]:
     """The effective mask beside the expected one, where they differ and are small enough to read."""
-    failure = verdict.failure
-    if not isinstance(failure, Broken) or failure.call is None or not isinstance(target, Target):
+    found = effective_masks(verdict, report.target)
+    if found is None or max(found.got.shape) > 8:
         return []
-    call = failure.call
-    if max(call.query.shape[2], call.key.shape[2]) > 8 or min(call.query.shape[2], call.key.shape[2]) == 0:
-        return []
-    try:
-        seen = effective_mask(target, call, strict=True)
-    except (TargetRaised, WrongResult):
-        return []
-    try:
-        truth = Trial(target, verdict.witness, Session(), Evidence()).allowed_pairs(call)
-    except ValueError:  # sizes that don't fit have no picture
-        return []
-    different = (seen != truth).any((2, 3))
-    if not different.any():
-        return []
-    b, h = (int(n) for n in np.argwhere(different)[0])
-    where = f" (sample {b}, head {h})" if different.size > 1 else ""
-    return side_by_side(seen[b, h], truth[b, h], where)
+    return side_by_side(found.got.astype(bool), found.want.astype(bool), f" ({found.where})" if found.where else "")
 
 
 def side_by_side(seen: NDArray[np.bool_], truth: NDArray[np.bool_], where: str = "") -> list[str]:
@@ -232,6 +169,11 @@ def diagnosis(report: Report) -> str:
     return f"reads like   {words}\nfix          {fix}\n"
 
 
+def outdated(report: Report) -> str:
+    """Entries of the list of known failures that are so no more."""
+    return "".join(f"known failure {entry.law}: {words}\n" for entry, words in report.outdated)
+
+
 def proof(report: Report) -> str:
     """That trivial impostors would have failed on these very problems."""
     if not report.impostors:
@@ -248,6 +190,7 @@ def summary(report: Report) -> str:
     """The last line."""
     counts = {status: sum(v.status == status for v in report.verdicts) for status in MARKS}
     words = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
+    words += f" ({len(report.known)} of them known)" if report.known else ""
     elements = sum(v.evidence.elements for v in report.verdicts)
     end = " TIME BUDGET ENDED FIRST." if report.out_of_time else ""
     return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +11,7 @@ from ..targets.layer import LayerTarget
 from ..targets.model import ModelTarget
 from ..targets.part import Part
 from ..targets.target import Target
+from .known import Known
 
 HELD, BROKEN, CRASHED = "held", "broken", "crashed"
 NOT_APPLICABLE, COULD_NOT_TELL, NONDETERMINISTIC = "not applicable", "could not tell", "nondeterministic"
@@ -34,6 +36,8 @@ class Verdict:
     failure: Broken | Crashed | None = None
     seconds: float = 0.0
     under: str | None = None
+    #: impostors that met the problems of this law: (tried, rejected)
+    impostors: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def red(self) -> bool:
@@ -58,11 +62,19 @@ class Report:
     diagnosis: tuple[str, str] | None = None
     #: what is seen of the breaks where no named fault explains them
     hints: tuple[str, ...] = ()
+    #: broken laws that are listed as known, and entries of the list that came true no more, with what became of them
+    known: Mapping[str, Known] = field(default_factory=dict)
+    outdated: tuple[tuple[Known, str], ...] = ()
 
     @property
     def failures(self) -> tuple[Verdict, ...]:
-        """The red verdicts."""
+        """The red verdicts, known ones too."""
         return tuple(v for v in self.verdicts if v.red)
+
+    @property
+    def unexpected(self) -> tuple[Verdict, ...]:
+        """The red verdicts that are not listed as known: these fail the run."""
+        return tuple(v for v in self.failures if v.law not in self.known)
 
     @property
     def problems(self) -> int:
@@ -81,15 +93,17 @@ class Report:
 
     @property
     def exit_code(self) -> int:
-        """0 all laws held, 1 one is broken, 4 nothing was compared, 5 a fault of ours, 124 out of time before the end."""
-        if self.failures:
+        """0 all laws held or are known to be broken, 1 one is broken or an entry of the list of known ones is outdated,
+        4 nothing was compared, 5 a fault of ours, 124 out of time before the end.
+        """
+        if self.unexpected or self.outdated:
             return 1
         if any(v.status == FAULT for v in self.verdicts):
             return 5
         if self.out_of_time:
             return 124
-        held = [v for v in self.verdicts if v.status == HELD]
-        return 4 if not held or self.undetected else 0
+        compared = self.known or any(v.status == HELD for v in self.verdicts)
+        return 4 if not compared or self.undetected else 0
 
     def raise_for_failures(self) -> None:
         """Raise LawsBroken with the printed report where a law is broken or nothing was compared."""
