@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from attnlaws.laws.model_law import model_law
 from attnlaws.laws.model_trial import ModelTrial
 from attnlaws.problems.model_problem import ModelWants
+from attnlaws.targets.model import ModelTarget
+from attnlaws.targets.model_inputs import Inputs, IntArray
 
+#: nats beyond the floor that chance grants with probability 1e-9 at most
+LIMIT = math.log(1e9)
+#: texts to learn from, and to be tried on
+STEPS, TEXTS = 150, 300
 DECODERS = ("decoder", "encoder-decoder")
 
 
@@ -81,3 +89,50 @@ def test_all_past_matters(trial: ModelTrial) -> None:
         if missing.any():
             b, i = (int(n) for n in np.argwhere(missing)[0])
             trial.require(False, f"the logits at {i} of sample {b} may see token {j}, but don't depend on it")
+
+
+def _learns(target: ModelTarget) -> str | None:
+    if target.reads == "last":
+        return "gives the logits of the last token alone"
+    return None if len(target.real_ids) >= 4 else "has fewer than four ids"
+
+
+@model_law(
+    "gpt.learns",
+    "trained on a source of known entropy, the model comes nearer to it and never goes under it",
+    wants=ModelWants(kinds=("decoder",), min_length=8, texts=("random",), redrawn=False, dtypes=("float32",)),
+    applies=_learns,
+    basis=("gpt.causality",),
+    rejects=("the next token known",),
+    slow=True,
+    chance=True,
+)
+def test_learns(trial: ModelTrial) -> None:
+    """For any q that sees the past alone E prod q(x_t | x_<t) / p(x_t | x_<t) = 1, so sum(log q - log p) over new texts exceeds
+    log(1e9) with probability 1e-9 at most (Markov's inequality), however q was trained. The source is a Markov chain over four ids;
+    150 steps of Adam. A model that peeks at the batch, at what is next, or at its targets learns to exceed it.
+    """
+    rng, model, length = trial.rng, trial.model(), min(trial.target.longest, 16)
+    ids = rng.choice(trial.target.real_ids, 4, replace=False).astype(np.int64)
+    logits = 2.5 * rng.standard_normal((4, 4))
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+
+    def states(count: int) -> IntArray:
+        made = rng.integers(0, 4, (count, length))
+        for t in range(1, length):
+            made[:, t] = (rng.random(count)[:, None] > np.exp(log_p[made[:, t - 1]]).cumsum(-1)[:, :3]).sum(-1)
+        return made
+
+    trial.learn(model, (ids[states(32)] for _ in range(STEPS)))
+    new = states(TEXTS)
+    q = trial.run(model, Inputs(ids[new]))[:, :-1]
+    log_q = q - q.max(-1, keepdims=True)
+    log_q -= np.log(np.exp(log_q).sum(-1, keepdims=True))
+    known = log_p[new[:, :-1], new[:, 1:]]
+    gained = float(np.take_along_axis(log_q, ids[new[:, 1:]][..., None], -1).sum() - known.sum())
+    a_token = -gained / known.size
+    trial.evidence.add(known.size, max(0.0, gained / LIMIT))
+    trial.require(
+        gained <= LIMIT, f"after training it is {-a_token:.3g} nats a token under the entropy of its source: it peeks"
+    )
+    trial.suitable(a_token < 0.5 * (math.log(4) + known.mean()))  # else it has learned too little to show a leak

@@ -43,6 +43,14 @@ def _next(instance: ModelInstance, inputs: Inputs) -> Array:
     return mixed
 
 
+def _told(instance: ModelInstance, inputs: Inputs) -> Array:
+    """The next token is known, and has the largest logit by far."""
+    logits = instance.run(inputs, grad=False)
+    b, i = np.ogrid[: inputs.batch, : inputs.length - 1]
+    logits[b, i, inputs.ids[:, 1:]] = logits.max() + 20.0
+    return logits
+
+
 def _last(instance: ModelInstance, inputs: Inputs) -> Array:
     """All but the first token: what stands there is always the same."""
     ids = inputs.ids.copy()
@@ -100,6 +108,7 @@ IMPOSTORS: dict[str, Impostor] = {
     "zeros": Impostor(run=_zeros),
     "each token alone": Impostor(run=_alone),
     "the next token seen": Impostor(run=_next),
+    "the next token known": Impostor(run=_told),
     "the first token not seen": Impostor(run=_last),
     "samples mixed": Impostor(run=_mixed),
     "padding not hidden": Impostor(run=_unpadded),

@@ -122,8 +122,11 @@ def _none(sinks: Array) -> Array:
 
 
 def _padded(change: Callable[[Case], Array | None]) -> Callable[[Case], Array | None]:
+    """A change where the call has padding and a mask; one of finite numbers alone is a mask too."""
+
     def output(case: Case) -> Array | None:
-        return None if case.call.padding is None or case.call.visible is None else change(case)
+        call = case.call
+        return None if call.padding is None or (call.visible is None and call.bias is None) else change(case)
 
     return output
 

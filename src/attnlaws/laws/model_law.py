@@ -95,11 +95,18 @@ def model_law(
     basis: tuple[str, ...] = (),
     share: float = 0.5,
     rejects: tuple[str, ...] = (),
+    slow: bool = False,
+    chance: bool = False,
 ) -> Callable[[Callable[[ModelTrial], None]], Callable[[_Runner], None]]:
-    """Register a law of models; what is left in the module is a pytest test that takes the fixture `model_law`."""
+    """Register a law of models; what is left in the module is a pytest test that takes the fixture `model_law`.
+
+    A `slow` law is left for the profiles full and soak, unless it is asked for by name; a law of `chance` is tried on one problem.
+    """
 
     def decorate(body: Callable[[ModelTrial], None]) -> Callable[[_Runner], None]:
-        made = ModelLaw(name, statement, wants or ModelWants(), body, applies, exact, basis, share, rejects)
+        made = ModelLaw(
+            name, statement, wants or ModelWants(), body, applies, exact, basis, share, rejects, slow, chance
+        )
         MODEL_LAWS[name] = made
 
         def test(model_law: _Runner) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -15,6 +15,7 @@ from ..targets.model_cache import Decoding
 from ..targets.model_generate import generate
 from ..targets.model_inputs import Inputs, IntArray, places_of
 from ..targets.model_instance import ModelInstance
+from ..targets.model_training import train
 from ..targets.redraw import CALM, SIZE, redrawn
 from .module_trial import ModuleTrial
 from .trial import Crashed, Evidence, Refused, Session, worst
@@ -142,6 +143,10 @@ class ModelTrial(ModuleTrial):
     def near(self, got: Array, want: Array, limit: float) -> bool:
         """Whether each element is within a limit; no evidence."""
         return bool(worst(got, want, np.full(got.shape, limit))[0] <= 1.0)
+
+    def learn(self, model: ModelInstance, texts: Iterable[IntArray]) -> None:
+        """Some steps of training on texts (B, L)."""
+        self._told(lambda: train(model, texts))
 
     # -- gradients, losses, caches, generation ------------------------------------------------------------------------------
 

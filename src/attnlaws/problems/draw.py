@@ -128,6 +128,21 @@ class Wants:
         )
 
 
+#: products in one sample up to which more samples cost next to nothing: each holds its own draw of the values
+TINY = 4096
+#: how many times the samples are taken then, by the seed of the values
+DRAWS = (1, 4, 8)
+
+
+def _draws(problem: Problem, a: Abilities) -> Problem:
+    """The problem with more samples where they are all but free. The seed decides, so that no other choice changes."""
+    p = problem
+    products = p.heads * p.queries * p.keys * max(p.head_dim, p.value_dim)
+    if not (a.batch and a.samples_are_free) or products > TINY:
+        return p
+    return p.but(batch=p.batch * DRAWS[p.seed % len(DRAWS)])
+
+
 def build(pick: Pick, wants: Wants, target_abilities: Abilities, conventions: Conventions) -> Problem:
     """One problem, every choice made by `pick(name, options)`."""
     a = target_abilities
@@ -159,23 +174,26 @@ def build(pick: Pick, wants: Wants, target_abilities: Abilities, conventions: Co
     if a.scale and wants.scale is not False:
         scale = pick("scale", SCALES if wants.scale else (None, None, *SCALES))
     dtypes = [d for d in a.dtypes if wants.dtypes is None or d in wants.dtypes]
-    made = Problem(
-        batch,
-        heads,
-        kv_heads,
-        queries,
-        keys,
-        head_dim,
-        value_dim,
-        pick("dtype", dtypes[:1] * 3 + dtypes),
-        causal,
-        mask,
-        route,
-        shape,
-        bias,
-        scale,
-        pick("regime", wants.regimes),
-        pick("seed", range(1 << 16)),
+    made = _draws(
+        Problem(
+            batch,
+            heads,
+            kv_heads,
+            queries,
+            keys,
+            head_dim,
+            value_dim,
+            pick("dtype", dtypes[:1] * 3 + dtypes),
+            causal,
+            mask,
+            route,
+            shape,
+            bias,
+            scale,
+            pick("regime", wants.regimes),
+            pick("seed", range(1 << 16)),
+        ),
+        a,
     )
     return _with_options(pick, made, wants, a, conventions) if wants.options or wants.option else made
 

@@ -222,6 +222,8 @@ class Abilities:
     value_width: bool = True
     heads: bool = True
     batch: bool = True
+    #: more samples run no more Python: a loop over samples would make them dear
+    samples_are_free: bool = False
     scale: bool = False
     gradients: bool = False
     mask_gradient: bool = False

@@ -26,6 +26,7 @@ from .trying import (
     nearest,
     plain_call,
     refusal_of,
+    samples_are_free,
     size_of,
     triangle,
     with_abilities,
@@ -138,12 +139,14 @@ def _sizes(target: Target) -> Target:
     elif grouped:
         refusals["Hkv < H"] = refusal_of(target, plain_call(batch, 4, 3, 3, size, size, kv=2, dtype=dtype))
         grouped = refusals["Hkv < H"] is None
+    free = target.abilities.batch and samples_are_free(target)
     return with_abilities(
         target,
         refusals,
         value_width=width is None,
         rectangular=rectangular is None,
         grouped=grouped,
+        samples_are_free=free,
     )
 
 

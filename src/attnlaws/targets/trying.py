@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -61,6 +62,33 @@ def refusal_of(target: Target, call: Call) -> str | None:
     except WrongResult:
         return None
     return None
+
+
+def samples_are_free(target: Target) -> bool:
+    """Whether four samples call no more functions in Python than two. Counted, not timed, so that it is the same in each run."""
+    heads, size = (2 if target.abilities.heads else 1), size_of(target)
+
+    def calls(batch: int) -> int:
+        count = 0
+
+        def seen(*_: object) -> None:
+            nonlocal count
+            count += 1
+
+        call = plain_call(batch, heads, 3, 3, size, size, dtype=target.abilities.dtypes[0])
+        before = sys.getprofile()
+        try:
+            target(call)  # what is done once, is done now
+            sys.setprofile(seen)
+            target(call)
+        finally:
+            sys.setprofile(before)
+        return count
+
+    try:
+        return calls(4) <= calls(2)
+    except (TargetRaised, WrongResult):
+        return False
 
 
 def with_abilities(target: Target, refusals: Mapping[str, str | None] | None = None, **abilities: Any) -> Target:
