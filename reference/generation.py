@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .cache import Cache
+from .masks import check_mask
 from .sampling import sample
 
 
@@ -48,7 +49,10 @@ def generate(
     last column, and where the context is too short: all tokens but the last new one are read, L + n - 1.
     """
     check_count(max_new_tokens)
-    L, N = tokens.shape[-1], model.context_length
+    if tokens.ndim != 2:
+        hint = ": add a batch axis, tokens[None]" if tokens.ndim == 1 else ""
+        raise ValueError(f"tokens must be (B, L), not {tuple(tokens.shape)}{hint}")
+    L, N = tokens.shape[1], model.context_length
     if N is not None and max_new_tokens and L + max_new_tokens - 1 > N:
         room = N + 1 - max_new_tokens
         shorter = f"keep the last tokens of the prompt, tokens[:, -{room}:], or " if room > 0 else ""
@@ -56,8 +60,10 @@ def generate(
             f"{L} tokens and {max_new_tokens} new ones are more than context_length = {N} and the last one, which is not read: "
             f"{shorter}generate fewer"
         )
-    if attention_mask is not None and not bool(attention_mask[:, -1].all()):
-        raise ValueError("attention_mask must end with 1 in each row: pad prompts on the left")
+    if attention_mask is not None:
+        check_mask(attention_mask, (len(tokens), L), "the attention mask of tokens", "(B, L)")
+        if not bool(attention_mask[:, -1].all()):
+            raise ValueError("attention_mask must end with 1 in each row: pad prompts on the left")
     cache = model.new_cache() if use_cache else None
     stopped = torch.zeros(len(tokens), dtype=torch.bool, device=tokens.device)
     unread = tokens

@@ -31,9 +31,9 @@ from .positions import Pairing, rotary
 class LlamaConfig:
     """The sizes of a Llama; Llama 7B if nothing is said.
 
-    num_kv_heads is num_heads where None, d_head d_model / num_heads. d_ff does not follow d_model: set it. A window of w lets a token see the last w, itself
-    included. The pairing of rotary components is "half" as in transformers; weights as Meta published them need
-    "interleaved".
+    num_kv_heads is num_heads where None, d_head d_model / num_heads. d_ff does not follow d_model: set it. A window of w
+    lets a token see the last w, itself included. The pairing of rotary components is "half" as in transformers; weights
+    as Meta published them need "interleaved".
     """
 
     vocab_size: int = 32000

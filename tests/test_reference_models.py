@@ -628,6 +628,12 @@ def test_writing_past_the_context_is_refused_before_it_begins() -> None:
         with pytest.raises(ValueError, match=r"10 tokens and 8 new ones .* context_length = 16 .*tokens\[:, -9:\], or"):
             model.generate(tokens, 8, use_cache=use_cache)
         assert model.generate(tokens[:, -9:], 8, use_cache=use_cache).shape == (1, 17)
+    with pytest.raises(ValueError, match=r"tokens\[None\]"):
+        model.generate(tokens[0], 2)
+    with pytest.raises(ValueError, match="additive"):
+        model.generate(tokens, 2, attention_mask=torch.zeros(1, 10))
+    with pytest.raises(ValueError, match=r"\(B, L\) = \(1, 10\), not \(1, 9\)"):
+        model.generate(tokens, 2, attention_mask=torch.ones(1, 9).long())
     with pytest.raises(ValueError, match="not read: generate fewer"):
         model.generate(tokens, 17)
     assert model.generate(tokens_of(1, 20), 0).shape == (1, 20)
