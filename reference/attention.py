@@ -2,8 +2,9 @@
 
 Both keep the conventions of `torch.nn.functional.scaled_dot_product_attention`: a boolean mask is True where
 a query may attend, a float mask is added, causal is j <= i whatever the lengths, a query that sees no key
-returns 0. Scores, softmax and sums are in float32 for inputs of 16 or 32 bits and in float64 for float64;
-probabilities and output are rounded to the inputs' dtype, as fused kernels do.
+returns 0. is_causal counts queries from the first key: behind a cache, where the queries are the last of the keys, it is
+wrong, and a mask is needed (`masks.visible`). Scores, softmax and sums are in float32 for inputs of 16 or 32 bits and in
+float64 for float64; probabilities and output are rounded to the inputs' dtype, as fused kernels do.
 """
 
 from __future__ import annotations
@@ -34,9 +35,10 @@ def attention(
 
     query (B, H, L, D), key (B, Hkv, S, D), value (B, Hkv, S, Dv) -> (B, H, L, Dv). attn_mask broadcasts to
     (B, H, L, S) and holds together with is_causal and window (left, right): i - left <= j <= i + right, both
-    ends included, None without end. With enable_gqa query head h reads key head h // (H / Hkv).
+    ends included, None without end. With enable_gqa query head h reads key head h // (H / Hkv). scale is 1 / sqrt(D) where
+    None. dropout_p is applied in every call: give 0 outside training. ValueError for what does not fit.
     """
-    _check(query, key, value, attn_mask, window, dropout_p, enable_gqa)
+    _check(query, key, value, attn_mask, softcap, window, dropout_p, enable_gqa)
     G = query.shape[1] // key.shape[1] if enable_gqa else 1
     scale = _default_scale(query) if scale is None else scale
     S = key.shape[2]
@@ -75,11 +77,11 @@ def chunked_attention(
     Sources: online softmax arXiv:1805.02867; Rabe and Staats arXiv:2112.05682; FlashAttention
     arXiv:2205.14135.
     """
-    _check(query, key, value, attn_mask, window, dropout_p, enable_gqa)
+    _check(query, key, value, attn_mask, softcap, window, dropout_p, enable_gqa)
     if chunk is None:
         chunk = max(64, 2048 // max(query.shape[2], 1))
     if isinstance(chunk, bool) or not isinstance(chunk, int) or chunk < 1:
-        raise ValueError(f"chunk must be a count of keys from 1, not {chunk!r}")
+        raise ValueError(f"chunk must be a count of keys, at least 1, not {chunk!r}")
     G = query.shape[1] // key.shape[1] if enable_gqa else 1
     scale = _default_scale(query) if scale is None else scale
     B, H, L, _ = query.shape
@@ -122,7 +124,7 @@ def _scores(
     S = key.shape[2]
     k = _for_each_query_head(key[:, :, start:stop], G).to(dtype)  # (B, Hkv, S, D) -> (B, H, S, D)
     x = scale * (query.to(dtype) @ k.transpose(-2, -1))
-    if softcap:
+    if softcap is not None:
         x = softcap * torch.tanh(x / softcap)
 
     i = torch.arange(L, device=query.device)[:, None]
@@ -177,6 +179,7 @@ def _check(
     key: Tensor,
     value: Tensor,
     attn_mask: Tensor | None,
+    softcap: float | None,
     window: Window | None,
     dropout_p: float,
     enable_gqa: bool,
@@ -191,6 +194,7 @@ def _check(
             raise ValueError(f"{name} is {x.dtype} on {x.device} but query is {query.dtype} on {query.device}")
     B, H, L, D = query.shape
     Hkv, S = key.shape[1:3]
+    axes = "axes are (B, H, L, D): transpose(1, 2) if yours are (B, L, H, D)"
     if key.shape[0] != B or value.shape[0] != B:
         raise ValueError(f"query, key and value have batches of {B}, {key.shape[0]} and {value.shape[0]}")
     if key.shape[3] != D:
@@ -199,9 +203,9 @@ def _check(
         raise ValueError(f"key {tuple(key.shape)} and value {tuple(value.shape)} must agree on heads and length")
     if enable_gqa:
         if Hkv == 0 or H % Hkv != 0:
-            raise ValueError(f"{H} query heads can not be shared out over {Hkv} key heads")
+            raise ValueError(f"{H} query heads can not be shared out over {Hkv} key heads; {axes}")
     elif Hkv != H:
-        raise ValueError(f"{H} query heads and {Hkv} key heads differ; enable_gqa=True lets heads share keys")
+        raise ValueError(f"{H} query heads and {Hkv} key heads differ; enable_gqa=True lets heads share keys; {axes}")
     if attn_mask is not None:
         if attn_mask.dtype not in (torch.bool, query.dtype):
             raise ValueError(f"attn_mask must be bool or the query's {query.dtype}, not {attn_mask.dtype}")
@@ -212,11 +216,13 @@ def _check(
             a not in (1, b) for a, b in zip(reversed(sizes), reversed((B, H, L, S)), strict=False)
         ):
             raise ValueError(f"attn_mask of shape {sizes} does not broadcast to (B, H, L, S) = {(B, H, L, S)}")
+    if softcap is not None and not softcap > 0:
+        raise ValueError(f"softcap must be above 0, or None for no cap, not {softcap}")
     if window is not None:
         if not isinstance(window, tuple | list) or len(window) != 2:
             raise ValueError(f"window must be a pair (left, right), not {window!r}")
         for end in window:
             if end is not None and (isinstance(end, bool) or not isinstance(end, int) or end < 0):
-                raise ValueError(f"window ends are included, and None (without end) or an int from 0, not {end!r}")
+                raise ValueError(f"window ends are included, and None (without end) or an int, at least 0, not {end!r}")
     if not 0 <= dropout_p <= 1:
         raise ValueError(f"dropout_p must lie in [0, 1], not {dropout_p}")

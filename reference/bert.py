@@ -1,9 +1,18 @@
 """BERT: an encoder that sees both sides, and gives the logits of the token that belongs at each position.
 
-    x = LayerNorm(word[token] + position + segment)
+    x = LayerNorm(embedding[token] + position + segment)
     x = LayerNorm(x + attention(x))
     x = LayerNorm(x + feed_forward(x))                                 for each layer
-    logits = LayerNorm(gelu(W x + b)) word^T + bias                    the masked language model's head
+    logits = LayerNorm(gelu(W x + b)) embedding^T + bias               the masked language model's head
+
+To train it, tokens (B, L) being any numbers below vocab_size:
+
+    >>> import torch
+    >>> from attnlaws.reference import bert, objectives
+    >>> tokens = torch.randint(99, (2, 16))
+    >>> model = bert.Bert(bert.BertConfig(vocab_size=100, d_model=24, num_heads=3, num_layers=2, d_ff=96))
+    >>> inputs, labels = objectives.mask_tokens(tokens, mask_id=99, vocab_size=100, special=tokens == 0)
+    >>> objectives.token_loss(model(inputs), labels).backward()
 
 Source: Devlin et al. 2018, arXiv:1810.04805, section 3, and its released code. The head for the next sentence is left out.
 Letters in shapes: B batch, L length, H heads, D head size, E width, V vocabulary.
@@ -17,14 +26,14 @@ import torch
 from torch import Tensor, nn
 
 from .attention import attention
-from .feed_forward import FeedForward, activation
+from .feed_forward import FeedForward, activation_function
 from .initialise import bert_
-from .masks import check_tokens, visible
+from .masks import check_positions, check_tokens, visible
 
 
 @dataclass(frozen=True)
 class BertConfig:
-    """The sizes of a BERT; BERT base, uncased, if nothing is said."""
+    """The sizes of a BERT; BERT base, uncased, if nothing is said. d_ff does not follow d_model: set it."""
 
     vocab_size: int = 30522
     context_length: int = 512
@@ -90,7 +99,7 @@ class Bert(nn.Module):
         super().__init__()
         E = config.d_model
         self.config = config
-        self.word = nn.Embedding(config.vocab_size, E)
+        self.embedding = nn.Embedding(config.vocab_size, E)
         self.position = nn.Embedding(config.context_length, E)
         self.segment = nn.Embedding(config.num_segments, E)
         self.embedding_norm = nn.LayerNorm(E, eps=config.eps)
@@ -99,8 +108,8 @@ class Bert(nn.Module):
         self.transform = nn.Linear(E, E)
         self.transform_norm = nn.LayerNorm(E, eps=config.eps)
         self.lm_head = nn.Linear(E, config.vocab_size)
-        self.lm_head.weight = self.word.weight
-        self.activation = activation(config.activation)
+        self.lm_head.weight = self.embedding.weight
+        self.activation = activation_function(config.activation)
         bert_(self, generator)
 
     def forward(
@@ -127,8 +136,10 @@ class Bert(nn.Module):
             raise ValueError(f"tokens have {L} positions, more than context_length = {self.config.context_length}")
         if position_ids is None:
             position_ids = torch.arange(L, device=tokens.device)[None]
-        seen = visible(L, L, causal=False, attention_mask=attention_mask, device=tokens.device)  # (B, 1, L, L)
-        x = self.word(tokens) + self.position(position_ids) + self.segment(segments)  # (B, L) -> (B, L, E)
+        else:
+            check_positions(position_ids, tokens, self.config.context_length)
+        seen = visible(L, L, causal=False, attention_mask=attention_mask, device=tokens.device)  # (1 or B, 1, L, L)
+        x = self.embedding(tokens) + self.position(position_ids) + self.segment(segments)  # (B, L) -> (B, L, E)
         x = self.dropout(self.embedding_norm(x))
         for layer in self.layers:
             x = layer(x, seen)

@@ -10,15 +10,16 @@ from torch import Tensor
 
 
 class Cache:
-    """Keys and values (B, H, S, D) of each layer. A model extends it as it reads; nothing in it is changed in place.
+    """Keys and values (B, H, S, D) of each layer. A model extends it as it reads.
 
-    With a window only the last `window` keys are kept: a query sees no others. `memory` is for the keys and values of an
-    encoder's output, which a decoder computes once.
+    Its tensors are never written to: extend replaces them by longer ones, so that forks can share them. With a window only the
+    last `window` keys are kept: a query sees no others. `memory` is T5's: the keys and values of the encoder's output, which
+    the decoder computes once; elsewhere it stays empty.
     """
 
     def __init__(self, num_layers: int, *, window: int | None = None) -> None:
         if num_layers < 1 or (window is not None and window < 1):
-            raise ValueError(f"num_layers and window must be from 1, not {num_layers} and {window}")
+            raise ValueError(f"num_layers and window must be at least 1, not {num_layers} and {window}")
         self.window = window
         self.kept: list[tuple[Tensor, Tensor] | None] = [None] * num_layers
         self.memory: list[tuple[Tensor, Tensor] | None] = [None] * num_layers
@@ -35,17 +36,33 @@ class Cache:
         first = self.kept[0]
         return 0 if first is None else first[0].shape[2]
 
+    def check(self, num_layers: int, window: int | None = None) -> None:
+        """ValueError unless it fits a model of so many layers, each with this window: another model's cache does not."""
+        if len(self.kept) != num_layers:
+            raise ValueError(
+                f"the cache has {len(self.kept)} layers and the model {num_layers}: make it with the model's new_cache()"
+            )
+        if self.window is not None and (window is None or self.window < window):
+            raise ValueError(
+                f"the cache keeps {self.window} keys, but the model sees {window or 'all'}: "
+                "make it with the model's new_cache()"
+            )
+
     def extend(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """Append (B, H, L, D) to a layer, and give all that the new queries may need: (B, H, S, D) each."""
         if layer >= len(self.kept):
             raise ValueError(f"the cache has {len(self.kept)} layers, but the model more: make it with new_cache()")
-        self.read[layer] += key.shape[2]
-        before = self.kept[layer]
+        before, L = self.kept[layer], key.shape[2]
         if before is not None:
-            if len(before[0]) != len(key):
-                raise ValueError(f"key has a batch of {len(key)}, but the cache holds one of {len(before[0])}")
+            for name, new, old in (("key", key, before[0]), ("value", value, before[1])):
+                if (*new.shape[:2], new.shape[3]) != (*old.shape[:2], old.shape[3]):
+                    raise ValueError(
+                        f"{name} is (B, H, L, D) = {tuple(new.shape)}, but the cache holds {tuple(old.shape)}: "
+                        "batch, heads and head size must be the same"
+                    )
             key = torch.cat([before[0], key], dim=2)
             value = torch.cat([before[1], value], dim=2)
+        self.read[layer] += L
         first = 0 if self.window is None else max(0, key.shape[2] - self.window)
         self.kept[layer] = (key[:, :, first:], value[:, :, first:])
         return key, value
@@ -58,7 +75,7 @@ class Cache:
         needed = 0 if self.window is None or length == 0 else max(0, length + 1 - self.window)
         if length and dropped > needed:
             raise ValueError(
-                f"length must be 0 or from {dropped + (self.window or 1) - 1}: the window dropped keys before"
+                f"length must be 0 or at least {dropped + (self.window or 1) - 1}: the window dropped keys before"
             )
         stop = max(0, length - dropped)
         self.kept = [None if not stop or kv is None else (kv[0][:, :, :stop], kv[1][:, :, :stop]) for kv in self.kept]

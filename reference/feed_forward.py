@@ -17,7 +17,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def activation(name: str) -> Callable[[Tensor], Tensor]:
+def activation_function(name: str) -> Callable[[Tensor], Tensor]:
     """The function of that name. Sources: GELU arXiv:1606.08415, SiLU arXiv:1702.03118."""
     if name not in ACTIVATIONS:
         raise ValueError(f"activation must be one of {', '.join(ACTIVATIONS)}, not {name!r}")
@@ -30,11 +30,11 @@ class FeedForward(nn.Module):
     `dropout` is between the two, as T5 has it.
     """
 
-    def __init__(self, d_model: int, d_ff: int, name: str, *, bias: bool = True, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, d_ff: int, activation: str, *, bias: bool = True, dropout: float = 0.0) -> None:
         super().__init__()
         self.c_fc = nn.Linear(d_model, d_ff, bias=bias)
         self.c_proj = nn.Linear(d_ff, d_model, bias=bias)
-        self.activation = activation(name)
+        self.activation = activation_function(activation)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -49,12 +49,12 @@ class GatedFeedForward(nn.Module):
     `dropout` is before W_down, as T5 has it.
     """
 
-    def __init__(self, d_model: int, d_ff: int, name: str, *, bias: bool = False, dropout: float = 0.0) -> None:
+    def __init__(self, d_model: int, d_ff: int, activation: str, *, bias: bool = False, dropout: float = 0.0) -> None:
         super().__init__()
         self.gate_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
         self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
-        self.activation = activation(name)
+        self.activation = activation_function(activation)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:

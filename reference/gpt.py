@@ -5,6 +5,10 @@
     x = x + feed_forward(LayerNorm(x))        for each layer
     logits = LayerNorm(x) W^T                 W = wte where tied
 
+The names of the parts are those of GPT-2's released weights: wte and wpe are the embeddings of tokens and of positions, h the
+layers, c_attn the projection to queries, keys and values, c_fc and c_proj the matrices into the inner width and back (c_proj
+also that of the merged heads). Their c is for convolution: there they are convolutions of width 1, here `nn.Linear`.
+
 Sources: Radford et al. 2019, Language Models are Unsupervised Multitask Learners, section 2.3, and its released code;
 Brown et al. 2020, arXiv:2005.14165, section 2.1. GPT-3's alternating sparse layers are not published, and dense here.
 Letters in shapes: B batch, L new tokens, S keys, H heads, D head size, E width, V vocabulary.
@@ -23,7 +27,7 @@ from .attention import attention
 from .cache import Cache
 from .feed_forward import FeedForward
 from .initialise import gpt2_
-from .masks import check_tokens, positions, visible
+from .masks import check_positions, check_tokens, count_positions, visible
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,12 @@ GPT3 = {
 
 
 class CausalSelfAttention(nn.Module):
-    """softmax(Q K^T / sqrt(D), causal) V for each head, (B, L, E) -> (B, L, E). c_attn holds q, k and v side by side."""
+    """softmax(Q K^T / sqrt(D), causal) V for each head, (B, L, E) -> (B, L, E). c_attn holds q, k and v side by side.
+
+    Causality comes with `seen` (1 or B, 1, L, S), True where a query sees a key: the model makes it once for all layers, by
+    `masks.visible`. `is_causal` of `attention` would be wrong behind a cache: it counts queries from the first key, while the
+    new tokens are the last of the keys.
+    """
 
     def __init__(self, config: GPTConfig, layer: int) -> None:
         super().__init__()
@@ -150,21 +159,34 @@ class GPT(nn.Module):
         """The logits of the token after each.
 
         attention_mask (B, S) is 1 for tokens and 0 for padding, those in the cache included; padding is not seen, and
-        positions count tokens alone unless position_ids (B, L) says otherwise. With a cache only new tokens are given.
-        ValueError where there are more tokens than the context length.
+        positions count tokens alone unless position_ids (B, L), or (1, L) for all rows, says otherwise. With a cache only new
+        tokens are given. ValueError where there are more tokens than the context length, and for what does not fit.
         """
-        L, past = tokens.shape[-1], 0 if cache is None else cache.length
+        L, N, past = tokens.shape[-1], self.config.context_length, 0 if cache is None else cache.length
         check_tokens(tokens, self.config.vocab_size, past=past, attention_mask=attention_mask)
-        if past + L > self.config.context_length:
-            raise ValueError(f"tokens reach position {past + L}, beyond context_length = {self.config.context_length}")
+        if past + L > N:
+            raise ValueError(
+                f"{past + L} tokens are more than context_length = {N}: keep the last ones, tokens[:, -{N}:], "
+                "or generate fewer"
+            )
         if position_ids is None:
-            position_ids = positions(L, past, attention_mask, tokens.device)
-        seen = visible(L, past + L, causal=True, attention_mask=attention_mask, device=tokens.device)  # (B, 1, L, S)
+            position_ids = count_positions(L, past, attention_mask, tokens.device)
+        else:
+            check_positions(position_ids, tokens, N)
+        if cache is not None:
+            cache.check(self.config.num_layers)
+        S = past + L
+        seen = visible(L, S, causal=True, attention_mask=attention_mask, device=tokens.device)  # (1 or B, 1, L, S)
         x = self.dropout(self.wte(tokens) + self.wpe(position_ids))  # (B, L) -> (B, L, E)
         for block in self.h:
             x = block(x, seen, cache)
         logits: Tensor = self.lm_head(self.ln_f(x))  # (B, L, E) -> (B, L, V)
         return logits
+
+    @property
+    def context_length(self) -> int:
+        """How many tokens it can read."""
+        return self.config.context_length
 
     def new_cache(self) -> Cache:
         """An empty cache for this model."""

@@ -2,6 +2,9 @@
 
     MultiHead(x) = Concat(head_1, ..., head_H) W_out      head_h = Attention(x W_q[h], x W_k[h], x W_v[h])
 
+To read; the models have their own (fused, cached): gpt.CausalSelfAttention computes the same with c_attn = W_query, W_key,
+W_value side by side.
+
 Source: Vaswani et al. 2017, arXiv:1706.03762, section 3.2.2. Letters in shapes: B batch, L length, E = d_in,
 H num_heads, D = d_out / H.
 """
@@ -15,9 +18,13 @@ from torch import Tensor, nn
 
 
 class CausalAttention(nn.Module):
-    """One head: softmax(Q K^T / sqrt(d_out), causal) V, from (B, L, d_in) to (B, L, d_out)."""
+    """One head: softmax(Q K^T / sqrt(d_out), causal) V, from (B, L, d_in) to (B, L, d_out).
 
-    causal: Tensor
+    `future` (context_length, context_length) is True where a key comes after the query: what is hidden, where the masks of
+    `attention` and of the models are True for what is seen. ValueError for inputs of another width, or longer.
+    """
+
+    future: Tensor
 
     def __init__(
         self, d_in: int, d_out: int, context_length: int, dropout: float = 0.0, qkv_bias: bool = False
@@ -27,11 +34,12 @@ class CausalAttention(nn.Module):
         self.W_key = nn.Linear(d_in, d_out, bias=qkv_bias)
         self.W_value = nn.Linear(d_in, d_out, bias=qkv_bias)
         self.dropout = nn.Dropout(dropout)
-        self.register_buffer("causal", _future(context_length), persistent=False)
+        self.register_buffer("future", _future(context_length), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        q, k, v = self.W_query(x), self.W_key(x), self.W_value(x)  # (B, L, E) -> (B, L, D)
-        context: Tensor = _attend(q, k, v, self.causal, self.dropout)  # (B, L, D)
+        _check(x, self.W_query.in_features)
+        q, k, v = self.W_query(x), self.W_key(x), self.W_value(x)  # (B, L, E) -> (B, L, D) each
+        context: Tensor = _attend(q, k, v, self.future, self.dropout)  # (B, L, D)
         return context
 
 
@@ -63,9 +71,9 @@ class StackedHeads(nn.Module):
 
 
 class MultiHeadAttention(nn.Module):
-    """The same with one projection each for queries, keys and values, split into heads by a view."""
+    """The same with one projection each for queries, keys and values, split into heads by a view. `future` as in one head."""
 
-    causal: Tensor
+    future: Tensor
 
     def __init__(
         self,
@@ -84,22 +92,22 @@ class MultiHeadAttention(nn.Module):
         self.W_value = nn.Linear(d_in, d_out, bias=qkv_bias)
         self.out_proj = nn.Linear(d_out, d_out)
         self.dropout = nn.Dropout(dropout)
-        self.register_buffer("causal", _future(context_length), persistent=False)
+        self.register_buffer("future", _future(context_length), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        q = self._split(self.W_query(x))
-        k = self._split(self.W_key(x))
+        _check(x, self.W_query.in_features)
+        q = self._split(self.W_query(x))  # (B, L, E) -> (B, L, H*D) -> (B, H, L, D)
+        k = self._split(self.W_key(x))  # the same shapes
         v = self._split(self.W_value(x))
-        context = _attend(q, k, v, self.causal, self.dropout)  # (B, H, L, D)
+        context = _attend(q, k, v, self.future, self.dropout)  # (B, H, L, D)
         context = context.transpose(1, 2).flatten(2)  # (B, H, L, D) -> (B, L, H, D) -> (B, L, H*D)
         output: Tensor = self.out_proj(context)
         return output
 
     def _split(self, x: Tensor) -> Tensor:
         B, L, _ = x.shape
-        return x.view(B, L, self.num_heads, self.head_size).transpose(
-            1, 2
-        )  # (B, L, H*D) -> (B, L, H, D) -> (B, H, L, D)
+        heads = x.view(B, L, self.num_heads, self.head_size)  # (B, L, H*D) -> (B, L, H, D)
+        return heads.transpose(1, 2)  # -> (B, H, L, D)
 
 
 def split_weights(stacked: StackedHeads) -> MultiHeadAttention:
@@ -111,7 +119,7 @@ def split_weights(stacked: StackedHeads) -> MultiHeadAttention:
     first = heads[0]
     d_in, d_out = first.W_query.in_features, len(heads) * first.W_query.out_features
     qkv_bias = first.W_query.bias is not None
-    split = MultiHeadAttention(d_in, d_out, first.causal.shape[-1], len(heads), first.dropout.p, qkv_bias)
+    split = MultiHeadAttention(d_in, d_out, first.future.shape[-1], len(heads), first.dropout.p, qkv_bias)
     split.to(first.W_query.weight)  # its device and dtype
     split.train(stacked.training)
     with torch.no_grad():
@@ -129,7 +137,7 @@ def split_weights(stacked: StackedHeads) -> MultiHeadAttention:
 
 
 def _future(context_length: int) -> Tensor:
-    """(L, L), True where key j lies after query i."""
+    """(context_length, context_length), True where key j lies after query i."""
     return torch.ones(context_length, context_length, dtype=torch.bool).triu(1)
 
 
@@ -143,6 +151,12 @@ def _attend(q: Tensor, k: Tensor, v: Tensor, future: Tensor, dropout: nn.Dropout
     weights = torch.softmax(scores.masked_fill(future[:L, :L], -math.inf), dim=-1)
     context: Tensor = dropout(weights) @ v
     return context
+
+
+def _check(x: Tensor, d_in: int) -> None:
+    if x.ndim != 3 or x.shape[-1] != d_in:
+        hint = ": add a batch axis, x[None]" if x.ndim == 2 else ""
+        raise ValueError(f"x must be (B, L, d_in) with d_in = {d_in}, not {tuple(x.shape)}{hint}")
 
 
 def _head_size(d_out: int, num_heads: int) -> int:

@@ -1,7 +1,9 @@
 """The reference models with the configuration and weights of a model of transformers, which need not be installed here.
 
 Each takes the model with its language modelling head, and gives ours on its device and in its dtype, in its mode. What a
-configuration asks for and ours does not have is a ValueError, never left out. Weights are copies.
+configuration asks for and ours does not have is a ValueError, never left out, and so is a model of another class. Weights are
+copies. To compare the two, call eval() on both: each draws its own dropout. With padding on the left give transformers
+position_ids, (attention_mask.cumsum(1) - 1).clamp(min=0): ours counts tokens alone, theirs counts padding too.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ _SAME = {"gelu_pytorch_tanh": "gelu_new", "swish": "silu"}
 
 def gpt_from_transformers(model: Any) -> GPT:
     """From a GPT2LMHeadModel. Its matrices are (in, out), ours (out, in)."""
+    _check_class(model, "GPT2LMHeadModel")
     c = model.config
     _refuse(c, scale_attn_weights=True, scale_attn_by_inverse_layer_idx=False, add_cross_attention=False)
     config = GPTConfig(
@@ -53,6 +56,7 @@ def gpt_from_transformers(model: Any) -> GPT:
 
 def bert_from_transformers(model: Any) -> Bert:
     """From a BertForMaskedLM."""
+    _check_class(model, "BertForMaskedLM")
     c = model.config
     _refuse(c, is_decoder=False, add_cross_attention=False)
     if not _tied(model):
@@ -71,7 +75,7 @@ def bert_from_transformers(model: Any) -> Bert:
         attention_dropout=c.attention_probs_dropout_prob,
     )
     names = {
-        "word.": "bert.embeddings.word_embeddings.",
+        "embedding.": "bert.embeddings.word_embeddings.",
         "position.": "bert.embeddings.position_embeddings.",
         "segment.": "bert.embeddings.token_type_embeddings.",
         "embedding_norm.": "bert.embeddings.LayerNorm.",
@@ -93,6 +97,7 @@ def bert_from_transformers(model: Any) -> Bert:
 
 def t5_from_transformers(model: Any) -> T5:
     """From a T5ForConditionalGeneration. Whether logits are scaled goes with whether they are tied, as in both T5s."""
+    _check_class(model, "T5ForConditionalGeneration", "MT5ForConditionalGeneration")
     c = model.config
     if c.scale_decoder_outputs != _tied(model):
         raise ValueError(
@@ -143,6 +148,7 @@ def t5_from_transformers(model: Any) -> T5:
 
 def llama_from_transformers(model: Any) -> Llama:
     """From a LlamaForCausalLM or a MistralForCausalLM."""
+    _check_class(model, "LlamaForCausalLM", "MistralForCausalLM")
     c = model.config
     rope = c.rope_parameters
     if rope.get("rope_type", "default") != "default":
@@ -165,7 +171,7 @@ def llama_from_transformers(model: Any) -> Llama:
         eps=c.rms_norm_eps,
     )
     names = {
-        "embed.": "model.embed_tokens.",
+        "embedding.": "model.embed_tokens.",
         "layers.": "model.layers.",
         "attention_norm.": "input_layernorm.",
         "attention.": "self_attn.",
@@ -173,6 +179,12 @@ def llama_from_transformers(model: Any) -> Llama:
         "norm.": "model.norm.",
     }
     return _load(Llama(config), model, _renamed(names))
+
+
+def _check_class(model: object, *names: str) -> None:
+    """By name, as transformers need not be there."""
+    if not any(kind.__name__ in names for kind in type(model).__mro__):
+        raise ValueError(f"model must be a {' or '.join(names)}, with its head, not {type(model).__name__}")
 
 
 def _renamed(names: dict[str, str]) -> Callable[[str, dict[str, Tensor]], Tensor]:

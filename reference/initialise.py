@@ -67,7 +67,7 @@ class TruncatedNormal:
 
     @property
     def narrowing(self) -> float:
-        """sqrt(1 - 2 c phi(c) / (2 Phi(c) - 1))"""
+        """sqrt(1 - 2 c phi(c) / (2 Phi(c) - 1)), c = cut."""
         density = math.exp(-(self.cut**2) / 2) / math.sqrt(2 * math.pi)
         return math.sqrt(1 - 2 * self.cut * density / math.erf(self.cut / math.sqrt(2)))
 
@@ -92,10 +92,10 @@ class Xavier:
 
 
 @dataclass(frozen=True)
-class He:
-    """Variance gain^2 / fan_in, normal or uniform, the gain for ReLU being sqrt(2). arXiv:1502.01852, equation (10)."""
+class FanIn:
+    """Variance gain^2 / fan_in, normal or uniform."""
 
-    gain: float = math.sqrt(2)
+    gain: float
     uniform: bool = False
 
     def std(self, fan_in: int, fan_out: int) -> float:
@@ -105,14 +105,19 @@ class He:
         return _by_fans(self, tensor, self.uniform, generator)
 
 
-def fan_in_normal() -> He:
+def he(*, uniform: bool = False) -> FanIn:
+    """Variance 2 / fan_in: ReLU, which halves the mean square, keeps it so. He et al. 2015, arXiv:1502.01852, equation (10)."""
+    return FanIn(gain=math.sqrt(2), uniform=uniform)
+
+
+def fan_in_normal() -> FanIn:
     """N(0, 1 / fan_in): a normed input gives outputs of variance 1. LeCun et al. 1998, Efficient BackProp, section 4.6."""
-    return He(gain=1.0)
+    return FanIn(gain=1.0)
 
 
-def torch_linear() -> He:
+def torch_linear() -> FanIn:
     """What `torch.nn.Linear` draws, weight and bias: uniform on [-1/sqrt(fan_in), 1/sqrt(fan_in)], so 1/3 of the variance."""
-    return He(gain=1 / math.sqrt(3), uniform=True)
+    return FanIn(gain=1 / math.sqrt(3), uniform=True)
 
 
 def fans(tensor: Tensor) -> tuple[int, int]:
@@ -128,7 +133,7 @@ def gpt2_(model: nn.Module, num_layers: int, generator: torch.Generator | None =
     of that, biases 0, norms 1. Radford et al. 2019, section 2.3, and the released code for 0.02.
     """
     if num_layers < 1:
-        raise ValueError(f"num_layers must be from 1, not {num_layers}")
+        raise ValueError(f"num_layers must be at least 1, not {num_layers}")
 
     def rule(name: str) -> Rule:
         return Normal(0.02 / math.sqrt(2 * num_layers) if name.endswith("c_proj.weight") else 0.02)
@@ -153,19 +158,17 @@ def t5_(model: nn.Module, d_head: int, generator: torch.Generator | None = None)
     """T5's: N(0, 1 / fan_in), queries N(0, 1 / (fan_in D)) in place of a scale, the embedding N(0, 1), norms 1; the
     relative biases N(0, 1 / E). arXiv:1910.10683's code (Mesh TensorFlow).
     """
-    for name, parameter in model.named_parameters():
-        if parameter.ndim < 2:
-            rule: Rule = Normal(1.0)
-        elif name.endswith("relative_bias.weight"):
-            width = next(p.shape[1] for n, p in model.named_parameters() if n.endswith("embedding.weight"))
-            rule = Normal(1 / math.sqrt(width))
-        elif name.endswith(("embedding.weight", "lm_head.weight")):
-            rule = Normal(1.0)
-        elif name.endswith("q.weight"):
-            rule = He(gain=1 / math.sqrt(d_head))
-        else:
-            rule = fan_in_normal()
-        _fill_by_kind(name, parameter, rule, generator)
+    parameters = dict(model.named_parameters())
+
+    def rule(name: str) -> Rule:
+        if name.endswith("relative_bias.weight"):
+            return Normal(1 / math.sqrt(parameters["embedding.weight"].shape[1]))
+        if name.endswith(("embedding.weight", "lm_head.weight")):
+            return Normal(1.0)
+        return FanIn(gain=1 / math.sqrt(d_head)) if name.endswith("q.weight") else fan_in_normal()
+
+    for name, parameter in parameters.items():
+        _fill_by_kind(name, parameter, rule(name), generator)
 
 
 def _fill_by_kind(name: str, parameter: Tensor, rule: Rule, generator: torch.Generator | None) -> None:
@@ -177,7 +180,7 @@ def _fill_by_kind(name: str, parameter: Tensor, rule: Rule, generator: torch.Gen
             parameter.fill_(0.0 if name.endswith("bias") else 1.0)
 
 
-def _by_fans(rule: Xavier | He, tensor: Tensor, uniform: bool, generator: torch.Generator | None) -> Tensor:
+def _by_fans(rule: Xavier | FanIn, tensor: Tensor, uniform: bool, generator: torch.Generator | None) -> Tensor:
     deviation = rule.std(*fans(tensor))
     drawn = math.sqrt(3) * _symmetric(tensor, generator) if uniform else _normal(tensor, generator)
     return _fill(tensor, deviation * drawn)

@@ -1,6 +1,6 @@
 """Llama, and Mistral with a window: a decoder with rotary positions, root mean square norms and gated feed-forward parts.
 
-    x = embed[token]
+    x = embedding[token]
     x = x + attention(RMSNorm(x))             queries and keys rotated, key heads shared by groups of query heads
     x = x + W_down (silu(W_gate y) * W_up y)  y = RMSNorm(x)        for each layer
     logits = W RMSNorm(x)
@@ -22,7 +22,7 @@ from .attention import attention
 from .cache import Cache
 from .feed_forward import GatedFeedForward
 from .initialise import llama_
-from .masks import check_tokens, positions, visible
+from .masks import check_positions, check_tokens, count_positions, visible
 from .norms import RMSNorm
 from .positions import Pairing, rotary
 
@@ -31,9 +31,9 @@ from .positions import Pairing, rotary
 class LlamaConfig:
     """The sizes of a Llama; Llama 7B if nothing is said.
 
-    num_kv_heads is num_heads where None, d_head d_model / num_heads. A window of w lets a token see the last w, itself
-    included. The pairing of rotary components is "half" as in transformers; weights as Meta published them need
-    "interleaved".
+    num_kv_heads is num_heads where None, d_head d_model / num_heads. d_ff does not follow d_model: set it. A window of w
+    lets a token see the last w, itself included. The pairing of rotary components is "half" as in transformers; weights
+    as Meta published them need "interleaved".
     """
 
     vocab_size: int = 32000
@@ -101,7 +101,7 @@ class GroupedAttention(nn.Module):
         return heads.transpose(1, 2)  # -> (B, H, L, D)
 
 
-class Block(nn.Module):
+class Layer(nn.Module):
     """A layer, the norms before its parts: (B, L, E) -> (B, L, E)."""
 
     def __init__(self, config: LlamaConfig, layer: int) -> None:
@@ -123,12 +123,12 @@ class Llama(nn.Module):
     def __init__(self, config: LlamaConfig, generator: torch.Generator | None = None) -> None:
         super().__init__()
         self.config = config
-        self.embed = nn.Embedding(config.vocab_size, config.d_model)
-        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
+        self.embedding = nn.Embedding(config.vocab_size, config.d_model)
+        self.layers = nn.ModuleList(Layer(config, layer) for layer in range(config.num_layers))
         self.norm = RMSNorm(config.d_model, config.eps)
         self.lm_head = nn.Linear(config.d_model, config.vocab_size, bias=False)
         if config.tied:
-            self.lm_head.weight = self.embed.weight
+            self.lm_head.weight = self.embedding.weight
         llama_(self, generator)
 
     def forward(
@@ -143,18 +143,25 @@ class Llama(nn.Module):
         L, past = tokens.shape[-1], 0 if cache is None else cache.length
         check_tokens(tokens, self.config.vocab_size, past=past, attention_mask=attention_mask)
         if position_ids is None:
-            position_ids = positions(L, past, attention_mask, tokens.device)
-        if position_ids.shape[0] == 1:
-            position_ids = position_ids[0]  # (L,): all rows alike
+            position_ids = count_positions(L, past, attention_mask, tokens.device)
+        else:
+            check_positions(position_ids, tokens)
+        if cache is not None:
+            cache.check(self.config.num_layers, self.config.window)
         S = L + (0 if cache is None else cache.keys_kept)
         seen = visible(
             L, S, causal=True, window=self.config.window, attention_mask=attention_mask, device=tokens.device
-        )  # (B, 1, L, S)
-        x = self.embed(tokens)  # (B, L) -> (B, L, E)
-        for block in self.layers:
-            x = block(x, position_ids, seen, cache)
+        )  # (1 or B, 1, L, S)
+        x = self.embedding(tokens)  # (B, L) -> (B, L, E)
+        for layer in self.layers:
+            x = layer(x, position_ids, seen, cache)
         logits: Tensor = self.lm_head(self.norm(x))  # (B, L, E) -> (B, L, V)
         return logits
+
+    @property
+    def context_length(self) -> None:
+        """How many tokens it can read: there is no end."""
+        return None
 
     def new_cache(self) -> Cache:
         """An empty cache for this model, which keeps no more keys than the window."""

@@ -306,7 +306,7 @@ def _structure(B: int, H: int, L: int, S: int, causal: Causal | None, window: Wi
     if window is not None:
         left, right = window
         if (left is not None and left < 0) or (right is not None and right < 0):
-            raise ValueError(f"window ends must be None (without end) or counts from 0, not {window}")
+            raise ValueError(f"window ends must be None (without end) or counts, at least 0, not {window}")
         if left is not None:
             shown &= distance >= -left
         if right is not None:

@@ -28,7 +28,7 @@ def sinusoidal(
     Gives (L, E). An odd width ends with a sine that has no cosine. ValueError for a length below 0 or a width below 1.
     """
     if length < 0 or width < 1:
-        raise ValueError(f"length must be from 0 and width from 1, not {length} and {width}")
+        raise ValueError(f"length must be at least 0 and width at least 1, not {length} and {width}")
     wide = _at_least_float32(dtype)
     p = torch.arange(length, dtype=wide, device=device)[:, None]
     angle = p * _frequencies(width, base, wide, device)  # (L, 1) * (E/2,), rounded up -> (L, E/2)
@@ -41,7 +41,7 @@ def sinusoidal(
 def rotary(x: Tensor, positions: Tensor, *, base: float = 10_000.0, pairing: Pairing = "half") -> Tensor:
     """RoPE: the pair i of x at position p is turned by the angle p / base^(2i/D)          arXiv:2104.09864, section 3.2.2
 
-    x is (B, H, L, D) with D even, positions (L,) or (B, L), any numbers, and the result like x. Scores of rotated
+    x is (B, H, L, D) with D even, positions (L,), (1, L) or (B, L), any numbers, and the result like x. Scores of rotated
     queries and keys depend on the difference of their positions alone. "half" pairs component i with i + D/2
     (GPT-NeoX, Llama in transformers), "interleaved" 2i with 2i + 1 (the paper, GPT-J, Llama as published). Angles and
     products are in float32 at least. ValueError for an odd D, positions of another shape, or an unknown pairing.
@@ -49,12 +49,12 @@ def rotary(x: Tensor, positions: Tensor, *, base: float = 10_000.0, pairing: Pai
     if x.ndim != 4 or x.shape[-1] % 2:
         raise ValueError(f"x must be (B, H, L, D) with an even D, not {tuple(x.shape)}")
     B, _, L, D = x.shape
-    if positions.shape not in ((L,), (B, L)):
-        raise ValueError(f"positions must be (L,) or (B, L) = {(B, L)}, not {tuple(positions.shape)}")
+    if positions.shape not in ((L,), (1, L), (B, L)):
+        raise ValueError(f"positions must be (L,), (1, L) or (B, L) = {(B, L)}, not {tuple(positions.shape)}")
     wide = _at_least_float32(x.dtype)
-    angle = positions.to(wide)[..., None] * _frequencies(D, base, wide, x.device)  # (L, D/2) or (B, L, D/2)
+    angle = positions.to(wide)[..., None] * _frequencies(D, base, wide, x.device)  # (L, D/2) or (1 or B, L, D/2)
     if positions.ndim == 2:
-        angle = angle[:, None]  # (B, 1, L, D/2): all heads alike
+        angle = angle[:, None]  # (1 or B, 1, L, D/2): all heads alike
     cos, sin = torch.cos(angle), torch.sin(angle)
     if pairing == "half":
         first, second = x.to(wide).chunk(2, dim=-1)  # (B, H, L, D/2) each
@@ -76,7 +76,7 @@ def alibi_slopes(
     For another H, the slopes of the power of two P below it, then every second one of those of 2P, from the first.
     """
     if num_heads < 1:
-        raise ValueError(f"num_heads must be from 1, not {num_heads}")
+        raise ValueError(f"num_heads must be at least 1, not {num_heads}")
 
     def geometric(n: int) -> list[float]:
         return [2.0 ** (-8.0 * (h + 1) / n) for h in range(n)]
@@ -101,8 +101,8 @@ def relative_buckets(
         n                                                               n < e = N // 2
         e + floor(log(n / e) / log(max_distance / e) * (N - e))         from there, N - 1 at most
 
-    For an encoder N = num_buckets // 2 and keys after the query have N more; for a decoder N = num_buckets, n = the
-    distance back, and keys after the query are in bucket 0. Source: arXiv:1910.10683, section 2.1, and its code. The
+    For an encoder N = num_buckets // 2, n = the distance either way, and keys after the query have N more; for a decoder
+    N = num_buckets, n = the distance back, and keys after the query are in bucket 0. Source: arXiv:1910.10683, section 2.1, and its code. The
     limits are found in integers, where a rounded logarithm may fall to either side. ValueError for fewer than 2
     buckets a direction or a max_distance that is not above e.
     """

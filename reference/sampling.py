@@ -24,20 +24,20 @@ def probabilities(
     _check(logits, temperature, top_k, top_p)
     wide = logits if logits.dtype == torch.float64 else logits.float()
     ranked, order = torch.sort(wide, dim=-1, descending=True, stable=True)
-    raised = ranked - ranked[..., :1]  # the largest is 0: no overflow for a small temperature
+    shifted = ranked - ranked[..., :1]  # the largest is 0: no overflow for a small temperature
     if temperature == 0:
-        kept = torch.zeros_like(raised)
-        kept[..., 0] = 1
+        chances = torch.zeros_like(shifted)
+        chances[..., 0] = 1
     else:
-        scaled = torch.where(raised == 0, 0.0, raised / temperature)
+        scaled = torch.where(shifted == 0, 0.0, shifted / temperature)
         if top_k is not None:
             scaled[..., top_k:] = -math.inf
-        kept = torch.softmax(scaled, dim=-1)
+        chances = torch.softmax(scaled, dim=-1)
         if top_p is not None and top_p < 1:
-            before = torch.cat([torch.zeros_like(kept[..., :1]), kept.cumsum(dim=-1)[..., :-1]], dim=-1)
-            kept = kept.masked_fill(before >= top_p, 0.0)
-            kept = kept / kept.sum(dim=-1, keepdim=True)
-    return torch.zeros_like(kept).scatter(-1, order, kept)
+            before = torch.cat([torch.zeros_like(chances[..., :1]), chances.cumsum(dim=-1)[..., :-1]], dim=-1)
+            chances = chances.masked_fill(before >= top_p, 0.0)
+            chances = chances / chances.sum(dim=-1, keepdim=True)
+    return torch.zeros_like(chances).scatter(-1, order, chances)
 
 
 def sample(
@@ -56,11 +56,11 @@ def sample(
 
 def _check(logits: Tensor, temperature: float, top_k: int | None, top_p: float | None) -> None:
     if logits.ndim < 1 or logits.shape[-1] == 0 or not logits.is_floating_point():
-        raise ValueError(f"logits must be floats (..., V) with V from 1, not {logits.dtype} {tuple(logits.shape)}")
+        raise ValueError(f"logits must be floats (..., V) with V at least 1, not {logits.dtype} {tuple(logits.shape)}")
     if not (math.isfinite(temperature) and temperature >= 0):
-        raise ValueError(f"temperature must be from 0 (the most likely token) and finite, not {temperature}")
+        raise ValueError(f"temperature must be finite and at least 0 (the most likely token), not {temperature}")
     if top_k is not None and (isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1):
-        raise ValueError(f"top_k must be a count from 1, or None for all, not {top_k!r}")
+        raise ValueError(f"top_k must be a count, at least 1, or None for all, not {top_k!r}")
     if top_p is not None and not 0 < top_p <= 1:
         raise ValueError(f"top_p must lie in (0, 1], or be None for all, not {top_p}")
     if not logits.is_meta and not bool(logits.amax(dim=-1).isfinite().all()):  # amax of a NaN is NaN

@@ -6,6 +6,17 @@
     logits = embedding RMSNorm(x) / sqrt(E)        where tied; lm_head RMSNorm(x) where not
 
 The bias is one table a stack, which all of its layers share; attention over the memory has none.
+
+To train it on one text of numbers below 90, the ids above being sentinels:
+
+    >>> import torch
+    >>> from attnlaws.reference import objectives, t5
+    >>> model = t5.T5(t5.T5Config(vocab_size=100, d_model=24, num_heads=3, d_head=8, num_layers=2, d_ff=96))
+    >>> example = objectives.corrupt_spans(torch.arange(60), objectives.span_mask(60), first_sentinel=99)
+    >>> inputs, labels, mask = objectives.stack_examples([example])
+    >>> read = objectives.shift_right(labels, model.config.start_id)
+    >>> objectives.token_loss(model(inputs, read, attention_mask=mask), labels).backward()
+
 Source: Raffel et al. 2019, arXiv:1910.10683, section 2.1, and its code; gated feed-forward parts arXiv:2002.05202 (T5 1.1).
 Letters in shapes: B batch, L queries, S keys, T source tokens, H heads, D head size, E width, V vocabulary.
 """
@@ -21,8 +32,9 @@ from torch import Tensor, nn
 from .attention import attention
 from .cache import Cache
 from .feed_forward import FeedForward, GatedFeedForward
+from .generation import check_count
 from .initialise import t5_
-from .masks import check_tokens, visible
+from .masks import check_mask, check_tokens, visible
 from .norms import RMSNorm
 from .positions import relative_buckets
 from .sampling import sample
@@ -30,7 +42,10 @@ from .sampling import sample
 
 @dataclass(frozen=True)
 class T5Config:
-    """The sizes of a T5; T5 small if nothing is said. T5 1.1 is gated, with gelu_new, and not tied."""
+    """The sizes of a T5; T5 small if nothing is said. T5 1.1 is gated, with gelu_new, and not tied.
+
+    d_ff does not follow d_model: set it. start_id is the token that the decoder reads first, which is T5's padding.
+    """
 
     vocab_size: int = 32128
     d_model: int = 512
@@ -47,6 +62,10 @@ class T5Config:
     eps: float = 1e-6
     dropout: float = 0.1
     start_id: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start_id < self.vocab_size:
+            raise ValueError(f"start_id must lie in [0, vocab_size = {self.vocab_size}), not {self.start_id}")
 
     @property
     def decoder_layers(self) -> int:
@@ -73,7 +92,7 @@ class Attention(nn.Module):
         return self._attend(x, k, v, bias)
 
     def over(self, x: Tensor, memory: Tensor, seen: Tensor, cache: Cache | None) -> Tensor:
-        """Cross-attention: keys and values of memory (B, T, E), computed once where there is a cache."""
+        """Cross-attention: keys and values of memory (B, T, E), computed once where there is a cache, and used for good."""
         kept = None if cache is None else cache.memory[self.layer]
         if kept is None:
             kept = self._split(self.k(memory)), self._split(self.v(memory))  # (B, H, T, D)
@@ -147,8 +166,8 @@ class Stack(nn.Module):
     ) -> Tensor:
         L = x.shape[1]
         S = L + (0 if cache is None else cache.length)
-        seen = visible(L, S, causal=self.decoder, attention_mask=attention_mask, device=x.device)  # (B, 1, L, S)
-        bias = self._bias(L, S).to(x.dtype).masked_fill(~seen, -math.inf)  # (B, H, L, S)
+        seen = visible(L, S, causal=self.decoder, attention_mask=attention_mask, device=x.device)  # (1 or B, 1, L, S)
+        bias = self._bias(L, S).to(x.dtype).masked_fill(~seen, -math.inf)  # (1 or B, H, L, S)
         x = self.dropout(x)
         for layer in self.layers:
             x = layer(x, bias, memory, memory_seen, cache)
@@ -213,15 +232,28 @@ class T5(nn.Module):
         cache: Cache | None = None,
     ) -> Tensor:
         """(B, L) and memory (B, T, E) -> logits (B, L, V). attention_mask (B, T) is the memory's, target_mask (B, S) that
-        of all tokens of the target, those in the cache included. With a cache only new tokens are given.
+        of all tokens of the target, those in the cache included. With a cache only new tokens are given, and the memory of the
+        first call is used for good, whatever is given later: for another source take a new cache. attention_mask is not kept,
+        and is to be given each time. ValueError for a memory or a mask of another shape.
         """
         past = 0 if cache is None else cache.length
         check_tokens(target, self.config.vocab_size, past=past, attention_mask=target_mask, name="target")
         if memory.ndim != 3 or len(memory) != len(target):
             raise ValueError(f"memory must be (B, T, E) with B = {len(target)} as target's, not {tuple(memory.shape)}")
+        if attention_mask is not None:
+            check_mask(attention_mask, (len(memory), memory.shape[1]), "the attention mask of memory", "(B, T)")
+        if cache is not None:
+            cache.check(self.config.decoder_layers)
+            kept = cache.memory[0]
+            if kept is not None and (kept[0].shape[0], kept[0].shape[2]) != memory.shape[:2]:
+                read = (kept[0].shape[0], kept[0].shape[2])
+                raise ValueError(
+                    f"memory has (B, T) = {tuple(memory.shape[:2])}, but the cache has read one of {read}: "
+                    "take a new_cache() for another source"
+                )
         memory_seen = visible(
             target.shape[1], memory.shape[1], causal=False, attention_mask=attention_mask, device=target.device
-        )  # (B, 1, L, T)
+        )  # (1 or B, 1, L, T)
         x = self.decoder(self.embedding(target), target_mask, memory, memory_seen, cache)
         if self.config.tied:
             x = x / math.sqrt(self.config.d_model)
@@ -245,7 +277,11 @@ class T5(nn.Module):
         attention_mask: Tensor | None = None,
         generator: torch.Generator | None = None,
     ) -> Tensor:
-        """What the decoder writes, after the start token: (B, 1 + n). Options as in `generation.generate`."""
+        """What the decoder writes, after the start token: (B, 1 + n), so that the text is [:, 1:].
+
+        Options as in `generation.generate`, but for use_cache: the decoder always has a cache. attention_mask is the source's.
+        """
+        check_count(max_new_tokens)
         memory, cache = self.encode(source, attention_mask=attention_mask), self.new_cache()
         written = torch.full_like(source[:, :1], self.config.start_id)
         stopped = torch.zeros(len(source), dtype=torch.bool, device=source.device)

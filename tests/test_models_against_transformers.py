@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from attnlaws.reference import import_weights
 from attnlaws.reference.objectives import token_loss
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -289,3 +290,18 @@ def test_a_loss_that_is_not_shifted_is_seen(kind: str) -> None:
 
     collect()
     assert found[0] > 10
+
+
+def test_a_model_without_its_head_is_refused() -> None:
+    import transformers
+
+    sizes: dict[str, Any] = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 8}
+    bert = transformers.BertModel(transformers.BertConfig(vocab_size=11, **sizes))
+    for kind, name in (
+        ("gpt", "GPT2LMHeadModel"),
+        ("bert", "BertForMaskedLM"),
+        ("t5", "T5ForConditionalGeneration"),
+        ("llama", "LlamaForCausalLM or MistralForCausalLM"),
+    ):
+        with pytest.raises(ValueError, match=f"must be a {name}.*, with its head, not BertModel"):
+            getattr(import_weights, f"{kind}_from_transformers")(bert)

@@ -509,7 +509,8 @@ def as_torch(problem: Problem, dtype: torch.dtype) -> tuple[list[torch.Tensor], 
     elif bias is not None:
         attn_mask = torch.from_numpy(bias).to(dtype)
     causal = options.pop("causal", None) is not None
-    kwargs = {"attn_mask": attn_mask, "is_causal": causal, "enable_gqa": True, **options}
+    softcap = options.pop("softcap", 0.0) or None  # 0 is none for the oracle, and refused by ours
+    kwargs = {"attn_mask": attn_mask, "is_causal": causal, "enable_gqa": True, "softcap": softcap, **options}
     return [torch.from_numpy(x).to(dtype) for x in (problem.query, problem.key, problem.value)], kwargs
 
 
@@ -622,6 +623,10 @@ def test_dropout_keeps_the_mean_and_drops_weights(attend: Any) -> None:
         ({"query": torch.ones(2, 2, 3, 4)}, "batches"),
         ({"query": torch.ones(1, 4, 3, 4)}, "enable_gqa"),
         ({"query": torch.ones(1, 3, 3, 4), "enable_gqa": True}, "shared out"),
+        ({"query": torch.ones(1, 5, 3, 4)}, r"transpose\(1, 2\) if yours are \(B, L, H, D\)"),
+        ({"query": torch.ones(1, 3, 3, 4), "enable_gqa": True}, r"transpose\(1, 2\)"),
+        ({"softcap": 0.0}, "softcap must be above 0"),
+        ({"softcap": -1.0}, "softcap must be above 0"),
         ({"key": torch.ones(1, 2, 4, 4)}, "agree on heads and length"),
         ({"key": torch.ones(1, 2, 5, 4, dtype=torch.float64)}, "float64"),
         ({"query": torch.ones(1, 2, 3, 4, dtype=torch.int64)}, "floating"),
@@ -759,6 +764,22 @@ def test_dropout_is_for_training_only() -> None:
 def test_heads_must_divide_the_width(make: Any, heads: Literal[4, 0]) -> None:
     with pytest.raises(ValueError, match="divisible"):
         make(4, 6, 8, heads)
+
+
+@pytest.mark.parametrize("make", [CausalAttention, StackedHeads, MultiHeadAttention])
+def test_heads_refuse_inputs_that_do_not_fit(make: Any) -> None:
+    layer = make(4, 6, 8) if make is CausalAttention else make(4, 6, 8, 2)
+    with pytest.raises(ValueError, match=r"d_in = 4, not \(2, 5, 3\)"):
+        layer(torch.randn(2, 5, 3))
+    with pytest.raises(ValueError, match=r"not \(5, 4\): add a batch axis, x\[None\]"):
+        layer(torch.randn(5, 4))
+
+
+def test_the_future_is_what_is_hidden() -> None:
+    """(context_length, context_length), True above the diagonal, and no part of the state."""
+    layer = MultiHeadAttention(4, 6, 3, 2)
+    assert layer.future.tolist() == [[j > i for j in range(3)] for i in range(3)]
+    assert "future" not in layer.state_dict()
 
 
 def test_the_oracle_needs_no_framework() -> None:

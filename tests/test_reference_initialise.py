@@ -10,7 +10,7 @@ import torch
 from attnlaws.reference import initialise
 from attnlaws.reference.bert import Bert, BertConfig
 from attnlaws.reference.gpt import GPT, GPTConfig
-from attnlaws.reference.initialise import He, Normal, Rule, TruncatedNormal, Uniform, Xavier
+from attnlaws.reference.initialise import Normal, Rule, TruncatedNormal, Uniform, Xavier, he
 from attnlaws.reference.llama import Llama, LlamaConfig
 from attnlaws.reference.t5 import T5, T5Config
 from scipy import stats
@@ -24,8 +24,8 @@ RULES: list[tuple[Rule, str]] = [
     (TruncatedNormal(0.5, cut=1.5, corrected=True), "truncated"),
     (Xavier(), "normal"),
     (Xavier(gain=2.0, uniform=True), "uniform"),
-    (He(), "normal"),
-    (He(uniform=True), "uniform"),
+    (he(), "normal"),
+    (he(uniform=True), "uniform"),
     (initialise.fan_in_normal(), "normal"),
     (initialise.torch_linear(), "uniform"),
 ]
@@ -59,7 +59,7 @@ def test_values_have_the_rules_law(rule: Rule, law: str, dtype: torch.dtype) -> 
 
 def test_the_deviations_are_the_formulas() -> None:
     assert Xavier().std(12, 36) == math.sqrt(2 / 48)
-    assert He().std(50, 7) == pytest.approx(0.2)
+    assert he().std(50, 7) == pytest.approx(0.2)
     assert initialise.fan_in_normal().std(64, 7) == 1 / 8
     assert initialise.torch_linear().std(64, 7) == pytest.approx(1 / (8 * math.sqrt(3)))
     assert TruncatedNormal(1.0).std(1, 1) == pytest.approx(0.8796, abs=5e-5)  # JAX divides by this number
@@ -72,8 +72,8 @@ def test_the_deviations_are_the_formulas() -> None:
     [
         (Xavier(), nn.init.xavier_normal_),
         (Xavier(uniform=True), nn.init.xavier_uniform_),
-        (He(), nn.init.kaiming_normal_),
-        (He(uniform=True), nn.init.kaiming_uniform_),
+        (he(), nn.init.kaiming_normal_),
+        (he(uniform=True), nn.init.kaiming_uniform_),
         (initialise.torch_linear(), lambda weight: weight.copy_(nn.Linear(weight.shape[1], len(weight)).weight)),
     ],
 )

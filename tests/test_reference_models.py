@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,16 +11,29 @@ from typing import Any
 
 import pytest
 import torch
+from attnlaws.reference import bert as bert_module
+from attnlaws.reference import t5 as t5_module
 from attnlaws.reference.bert import Bert, BertConfig
 from attnlaws.reference.cache import Cache
 from attnlaws.reference.gpt import GPT, GPTConfig
 from attnlaws.reference.llama import Llama, LlamaConfig
-from attnlaws.reference.objectives import causal_loss, corrupt_spans, mask_tokens, shift_right, span_mask, token_loss
+from attnlaws.reference.masks import visible
+from attnlaws.reference.objectives import (
+    causal_loss,
+    corrupt_spans,
+    mask_tokens,
+    shift_right,
+    span_mask,
+    stack_examples,
+    token_loss,
+)
 from attnlaws.reference.t5 import T5, T5Config
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from model_configs import allowed, redraw
 from torch import Tensor, nn
+
+from attnlaws import reference
 
 DOUBLE = 2.0**-53
 V = 19
@@ -441,6 +455,33 @@ def test_a_few_steps_on_a_few_lines() -> None:
     assert last < 0.5 * first
 
 
+def test_a_batch_of_unlike_texts_has_the_loss_of_each() -> None:
+    """T5 on stacked examples: the mean over all labels, nothing of the padding."""
+    model, rng = t5(), torch.Generator().manual_seed(3)
+    examples = [
+        corrupt_spans(tokens_of(1, L)[0] % 10, span_mask(L, density=0.3, generator=rng), first_sentinel=V - 1)
+        for L in (4, 9, 14)
+    ]
+
+    def loss(m: Any, chosen: list[Any]) -> Tensor:
+        inputs, labels, mask = stack_examples(chosen)
+        return token_loss(m(inputs, shift_right(labels, 0), attention_mask=mask), labels)
+
+    def each(m: Any) -> Tensor:
+        counts = [len(e.labels) for e in examples]
+        return sum((n * loss(m, [e]) for n, e in zip(counts, examples, strict=True)), torch.zeros(())) / sum(counts)
+
+    assert len({len(e.inputs) for e in examples}) == len({len(e.labels) for e in examples}) == 3
+    agree(model, lambda m: loss(m, examples), each)
+
+
+@pytest.mark.parametrize("module", [reference, bert_module, t5_module])
+def test_the_examples_of_the_docstrings_run(module: Any) -> None:
+    failed, attempted = doctest.testmod(module)
+    assert attempted >= 5
+    assert failed == 0
+
+
 # -- errors ----------------------------------------------------------------------------------------------------------------
 
 
@@ -470,12 +511,12 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
             reader(tokens, bad)
         with pytest.raises(ValueError, match="source"):
             reader(bad, tokens)
-    with pytest.raises(ValueError, match="context_length"):
+    with pytest.raises(ValueError, match=r"17 tokens are more than context_length = 16: .* tokens\[:, -16:\]"):
         model(tokens_of(1, 17))
     with pytest.raises(ValueError, match="context_length"):
         bert(tokens_of(1, 17))
-    with pytest.raises(ValueError, match="attention mask"):
-        model(tokens, attention_mask=torch.ones(2, 4))
+    with pytest.raises(ValueError, match=r"attention mask of tokens must be .* = \(2, 5\), not \(2, 4\)"):
+        model(tokens, attention_mask=torch.ones(2, 4).long())
     with pytest.raises(ValueError, match="segments"):
         bert(tokens, segments=tokens[:, :2])
     with pytest.raises(ValueError, match="memory"):
@@ -484,3 +525,116 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
         model.generate(tokens, 2, attention_mask=torch.tensor([[1, 1, 1, 1, 0]] * 2))
     with pytest.raises(ValueError, match="max_new_tokens"):
         model.generate(tokens, -1)
+    with pytest.raises(ValueError, match=r"add a batch axis, tokens\[None\]"):
+        model(tokens[0])
+    with pytest.raises(ValueError, match="max_new_tokens"):
+        reader.generate(tokens, -1)
+    for bad in (-1, V):
+        with pytest.raises(ValueError, match="start_id"):
+            replace(T5_SMALL, start_id=bad)
+
+
+@pytest.mark.parametrize("name", ["gpt", "llama", "bert", "t5"])
+def test_a_mask_that_is_added_is_refused(name: str) -> None:
+    """0 for a token and -inf, or a large negative number, for padding: the opposite of 1 and 0."""
+    model = {**DECODERS, "bert": lambda: drawn(Bert(BERT_SMALL)), "t5": t5}[name]()
+    tokens = tokens_of(2, 5)
+    inputs = (tokens, tokens) if name == "t5" else (tokens,)
+    for dtype in (torch.float32, torch.bfloat16):
+        with pytest.raises(ValueError, match=f"not an additive mask of {dtype}"):
+            model(*inputs, attention_mask=torch.zeros(2, 5, dtype=dtype))
+    with pytest.raises(ValueError, match="must be 1 for tokens and 0 for padding"):
+        model(*inputs, attention_mask=torch.tensor([[-10_000, 0, 0, 0, 0]] * 2))
+    if name == "t5":
+        with pytest.raises(ValueError, match="additive"):
+            model(tokens, tokens, target_mask=torch.zeros(2, 5))
+    mask = torch.tensor([[0, 1, 1, 1, 1]] * 2)
+    for kind in (torch.bool, torch.int8, torch.int32):
+        assert torch.equal(model(*inputs, attention_mask=mask.to(kind)), model(*inputs, attention_mask=mask))
+
+
+def test_masks_of_another_width_are_refused() -> None:
+    """One column would have been taken for all of them."""
+    reader, source, target = t5(), tokens_of(2, 6), tokens_of(2, 4)
+    memory = reader.encode(source)
+    for shape in ((2, 1), (2, 5), (2, 7), (1, 6)):
+        with pytest.raises(ValueError, match=r"attention mask of memory must be \(B, T\) = \(2, 6\), not"):
+            reader.decode(target, memory, attention_mask=torch.ones(shape).long())
+    with pytest.raises(ValueError, match="additive"):
+        reader.decode(target, memory, attention_mask=torch.zeros(2, 6))
+    with pytest.raises(ValueError, match=r"\(B, 3 or more\), not \(2, 1\)"):
+        visible(2, 3, causal=True, attention_mask=torch.ones(2, 1).long())
+    for model in (gpt(), llama(), windowed(2)):
+        cache = model.new_cache()
+        model(source, cache=cache)
+        for width in (4, 6, 11):
+            with pytest.raises(ValueError, match=r"= \(2, 10\), not"):
+                model(target, attention_mask=torch.ones(2, width).long(), cache=cache)
+
+
+def test_positions_that_do_not_fit_are_refused() -> None:
+    tokens = tokens_of(2, 5)
+    for model in (gpt(), llama(), drawn(Bert(BERT_SMALL))):
+        for shape in ((2, 4), (3, 5), (2, 1), (4,)):
+            with pytest.raises(ValueError, match=r"position_ids must be \(B, L\) = \(2, 5\)"):
+                model(tokens, position_ids=torch.zeros(shape).long())
+        row = torch.arange(5)
+        assert torch.equal(model(tokens, position_ids=row[None]), model(tokens, position_ids=row.expand(2, 5)))
+    for model in (gpt(), drawn(Bert(BERT_SMALL))):
+        for bad in (-1, 16):
+            with pytest.raises(ValueError, match=r"position_ids must lie in \[0, context_length = 16\)"):
+                model(tokens, position_ids=torch.full((1, 5), bad))
+        with pytest.raises(ValueError, match="integers"):
+            model(tokens, position_ids=torch.zeros(1, 5))
+
+
+def test_the_cache_of_another_model_is_refused() -> None:
+    tokens = tokens_of(2, 3)
+    for model in (gpt(), llama()):
+        for layers in (1, 3):
+            with pytest.raises(ValueError, match=f"has {layers} layers and the model 2"):
+                model(tokens, cache=Cache(layers))
+        with pytest.raises(ValueError, match=r"keeps 2 keys, but the model sees all: .* new_cache\(\)"):
+            model(tokens, cache=Cache(2, window=2))
+    with pytest.raises(ValueError, match="keeps 2 keys, but the model sees 3"):
+        windowed(3)(tokens, cache=Cache(2, window=2))
+    assert torch.equal(windowed(3)(tokens, cache=Cache(2)), windowed(3)(tokens))
+    reader = t5()
+    with pytest.raises(ValueError, match="has 2 layers and the model 3"):
+        reader.decode(tokens, reader.encode(tokens), cache=Cache(2))
+    cache = gpt().new_cache()
+    gpt()(tokens, cache=cache)
+    other = drawn(GPT(replace(GPT_SMALL, num_heads=2)))
+    with pytest.raises(ValueError, match=r"key is .* \(2, 2, 1, 6\), but the cache holds \(2, 3, 3, 4\)"):
+        other(tokens[:, :1], cache=cache)
+    assert cache.length == cache.keys_kept == 3  # as it was
+
+
+def test_a_memory_of_another_shape_is_refused() -> None:
+    reader, target = t5(), tokens_of(2, 3)
+    memory, cache = reader.encode(tokens_of(2, 6)), reader.new_cache()
+    reader.decode(target, memory, cache=cache)
+    with pytest.raises(ValueError, match=r"memory has \(B, T\) = \(2, 5\), but the cache has read one of \(2, 6\)"):
+        reader.decode(target, memory[:, :5], cache=cache)
+    with pytest.raises(ValueError, match=r"memory has \(B, T\) = \(1, 6\)"):
+        reader.decode(target[:1], memory[:1], cache=cache)
+
+
+def test_writing_past_the_context_is_refused_before_it_begins() -> None:
+    """16 tokens can be read, and the last one written is not read: 10 and 7 fit, 10 and 8 do not."""
+    model, tokens = gpt(), tokens_of(1, 10)
+    for use_cache in (True, False):
+        assert model.generate(tokens, 7, use_cache=use_cache).shape == (1, 17)
+        with pytest.raises(ValueError, match=r"10 tokens and 8 new ones .* context_length = 16 .*tokens\[:, -9:\], or"):
+            model.generate(tokens, 8, use_cache=use_cache)
+        assert model.generate(tokens[:, -9:], 8, use_cache=use_cache).shape == (1, 17)
+    with pytest.raises(ValueError, match=r"tokens\[None\]"):
+        model.generate(tokens[0], 2)
+    with pytest.raises(ValueError, match="additive"):
+        model.generate(tokens, 2, attention_mask=torch.zeros(1, 10))
+    with pytest.raises(ValueError, match=r"\(B, L\) = \(1, 10\), not \(1, 9\)"):
+        model.generate(tokens, 2, attention_mask=torch.ones(1, 9).long())
+    with pytest.raises(ValueError, match="not read: generate fewer"):
+        model.generate(tokens, 17)
+    assert model.generate(tokens_of(1, 20), 0).shape == (1, 20)
+    assert llama().generate(tokens, 20).shape == (1, 30)

@@ -17,6 +17,7 @@ from attnlaws.reference.objectives import (
     restore_spans,
     shift_right,
     span_mask,
+    stack_examples,
     token_loss,
 )
 from hypothesis import given, settings
@@ -196,15 +197,60 @@ def test_spans_that_do_not_fit_are_refused() -> None:
         corrupt_spans(torch.arange(3), torch.zeros(3), first_sentinel=9)
 
 
+def test_sentinels_that_do_not_fit_are_refused() -> None:
+    """Two spans in 6 tokens: 0 to 5, so that sentinels down to 6 fit, and with a final one from 8 on."""
+    tokens, mask = torch.arange(6), torch.tensor([False, True, False, False, True, True])
+    for first, final in ((8, True), (8, False)):
+        example = corrupt_spans(tokens, mask, first_sentinel=first, final_sentinel=final)
+        assert torch.equal(restore_spans(example, first_sentinel=first), tokens)
+        with pytest.raises(ValueError, match="hold ids of sentinels, from 5 to first_sentinel = 7 for 2 spans"):
+            corrupt_spans(tokens, mask, first_sentinel=7, final_sentinel=final)
+    high = tokens + 50
+    assert corrupt_spans(high, mask, first_sentinel=1, final_sentinel=False).labels.tolist() == [1, 51, 0, 54, 55]
+    with pytest.raises(ValueError, match="first_sentinel = 1 is too low for 2 spans: the last would be -1"):
+        corrupt_spans(high, mask, first_sentinel=1)
+
+
+# -- batches ---------------------------------------------------------------------------------------------------------------
+
+
+def test_examples_are_stacked_with_padding() -> None:
+    examples = [
+        Example(torch.tensor([5, 6, 9]), torch.tensor([9, 7])),
+        Example(torch.tensor([4]), torch.tensor([9, 8, 3])),
+    ]
+    inputs, labels, attention_mask = stack_examples(examples, pad_id=1)
+    assert inputs.tolist() == [[5, 6, 9], [4, 1, 1]]
+    assert labels.tolist() == [[9, 7, IGNORED], [9, 8, 3]]
+    assert attention_mask.tolist() == [[1, 1, 1], [1, 0, 0]]
+    assert stack_examples(examples).inputs[1].tolist() == [4, 0, 0]
+    with pytest.raises(ValueError, match="at least 1"):
+        stack_examples([])
+    with pytest.raises(ValueError, match=r"not \(1, 1\) and \(1,\)"):
+        stack_examples([Example(torch.zeros(1, 1).long(), torch.zeros(1).long())])
+
+
 def test_shapes_that_do_not_fit_are_refused() -> None:
     logits: Tensor = torch.zeros(2, 3, 4)
-    with pytest.raises(ValueError, match="labels"):
+    with pytest.raises(ValueError, match=r"not \(2, 4\) of \(2, 3, 4\): one label for each token"):
         causal_loss(logits, torch.zeros(2, 4, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"not \(2, 2\) of \(2, 3, 4\)"):
+        causal_loss(logits, torch.zeros(2, 2, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"not \(2, 4\) of \(2, 3, 4\)"):
+        token_loss(logits, torch.zeros(2, 4, dtype=torch.long))
+    with pytest.raises(ValueError, match=r"labels\[None\]"):
+        shift_right(torch.zeros(3, dtype=torch.long), 0)
     with pytest.raises(ValueError, match="2 positions"):
         causal_loss(logits[:, :1], torch.zeros(2, 1, dtype=torch.long))
-    with pytest.raises(ValueError, match="tokens"):
-        mask_tokens(torch.zeros(3, dtype=torch.long), mask_id=1, vocab_size=2)
-    with pytest.raises(ValueError, match="special"):
+    for mask in (mask_tokens, mask_tokens_exactly):
+        with pytest.raises(ValueError, match=r"tokens\[None\]"):
+            mask(torch.zeros(3, dtype=torch.long), mask_id=1, vocab_size=2)
+        with pytest.raises(ValueError, match="probability"):
+            mask(torch.zeros(2, 3, dtype=torch.long), mask_id=1, vocab_size=2, probability=1.5)
+    for padding in (torch.zeros(2, 3, dtype=torch.long), torch.zeros(2, 2, dtype=torch.bool)):
+        with pytest.raises(ValueError, match="padding = attention_mask == 0"):
+            mask_tokens_exactly(torch.zeros(2, 3, dtype=torch.long), mask_id=1, vocab_size=2, padding=padding)
+    with pytest.raises(ValueError, match="max_predictions"):
+        mask_tokens_exactly(torch.zeros(2, 3, dtype=torch.long), mask_id=1, vocab_size=2, max_predictions=-1)
+    with pytest.raises(ValueError, match=r"torch\.isin"):
         mask_tokens(torch.zeros(2, 3, dtype=torch.long), mask_id=1, vocab_size=2, special=torch.zeros(2, 3))
-    with pytest.raises(ValueError, match="probability"):
-        mask_tokens(torch.zeros(2, 3, dtype=torch.long), mask_id=1, vocab_size=2, probability=1.5)

@@ -151,6 +151,12 @@ def test_buckets_are_transformers() -> None:
         assert torch.equal(relative_buckets(relative, bidirectional=bidirectional), theirs)
 
 
+def test_one_row_of_positions_is_for_all() -> None:
+    x, places = torch.randn(2, 3, 4, 6), torch.tensor([5, 0, 2, 9])
+    assert torch.equal(rotary(x, places), rotary(x, places[None]))
+    assert torch.equal(rotary(x, places), rotary(x, places.expand(2, 4)))
+
+
 def test_what_does_not_fit_is_said() -> None:
     x = torch.randn(1, 1, 3, 4)
     with pytest.raises(ValueError, match="even D"):

@@ -93,8 +93,8 @@ def shipped_parts() -> dict[str, Part]:
         "truncated, corrected": (initialise.TruncatedNormal(0.02, corrected=True), TRUNCATED, lambda i, o: 0.02),
         "xavier normal": (initialise.Xavier(), NORMAL, lambda i, o: math.sqrt(2 / (i + o))),
         "xavier uniform": (initialise.Xavier(uniform=True), UNIFORM, lambda i, o: math.sqrt(2 / (i + o))),
-        "he normal": (initialise.He(), NORMAL, lambda i, o: math.sqrt(2 / i)),
-        "he uniform": (initialise.He(uniform=True), UNIFORM, lambda i, o: math.sqrt(2 / i)),
+        "he normal": (initialise.he(), NORMAL, lambda i, o: math.sqrt(2 / i)),
+        "he uniform": (initialise.he(uniform=True), UNIFORM, lambda i, o: math.sqrt(2 / i)),
         "1/sqrt(d)": (initialise.fan_in_normal(), NORMAL, lambda i, o: 1 / math.sqrt(i)),
         "torch linear": (initialise.torch_linear(), UNIFORM, lambda i, o: 1 / math.sqrt(3 * i)),
     }
