@@ -9,7 +9,7 @@ from attnlaws.judge.depth import pre_norm_variances
 from attnlaws.judge.moments import mean
 from attnlaws.laws.part_law import PartTrial, part_law
 
-MODELS = (16, 24)
+MODELS = (48, 64)
 
 
 @part_law(
