@@ -14,6 +14,9 @@ from reports_shared import SOURCE, leaky
 
 import attnlaws
 from attnlaws.cli import main
+from attnlaws.problems.layer_problem import LayerProblem
+from attnlaws.problems.model_problem import ModelProblem
+from attnlaws.problems.part_problem import PartProblem
 from attnlaws.problems.problem import Problem
 from attnlaws.report.document import document
 from attnlaws.report.known_file import BadKnown, add, beside_project, read
@@ -201,6 +204,9 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
             date(2027, 1, 31),
             strict=False,
         ),
+        Known("layers.causality", "x", witness=LayerProblem(batch=2, length=3, dtype="float64")),
+        Known("gpt.causality", "x", witness=ModelProblem(length=5, padding="right")),
+        Known("sampling.top-k", "x", witness=PartProblem(seed=7)),
         Known("weights.oracle", "x", witness=Problem(queries=3, keys=4, causal=True, softcap=2.5, scale=0.5)),
     ]
     add(path, entries[:1])
@@ -245,6 +251,14 @@ def test_write_known_starts_green_and_stays_strict(
     run = json.loads(Path("run.json").read_text())["runs"][0]
     assert {entry["law"] for entry in run["outdated"]} == {entry.law for entry in entries}
     assert run["conclusion"] == "laws broken"
+
+
+def test_a_layer_is_tried_on_its_witness() -> None:
+    layer = "attnlaws.reference.heads:MultiHeadAttention(d_in=10, d_out=12, context_length=40, num_heads=3)"
+    report = attnlaws.check(layer, laws=["layers.causality"], profile="smoke")
+    witness = LayerProblem(batch=1, length=3)
+    assert expected(report, [Known("layers.causality", "x", witness=witness)]).outdated[0][1] == PASSES
+    assert not expected(report, [Known("layers.causality", "x", witness=replace(witness, length=99))]).outdated
 
 
 def test_the_library_takes_a_list(tmp_path: Path) -> None:

@@ -140,6 +140,8 @@ def _failure(failure: Document, *, folded: bool = False) -> str:
     colour = "broken" if failure["known"] is None else "known"
     mark = "✗" if failure["known"] is None else "~"
     head = f'<h3><span class="{colour}">{mark} {_code(failure["law"])}</span> {_e(failure["statement"])}</h3>'
+    if failure["known"] is not None:
+        head += f' <span class="count">{_e(failure["known"]["reason"])}</span>'
     if folded:
         return f"<details><summary>{head}</summary><dl>{facts}</dl>{pictures}</details>\n"
     return f'<article class="box">{head}<dl>{facts}</dl>{pictures}</article>\n'
@@ -267,7 +269,9 @@ def _evidence(run: Document, at: str) -> str:
 
 
 def _meter(part: int, whole: int) -> str:
-    share = 100.0 * part / max(whole, 1)
+    if whole == 0:
+        return "no problem could show it"
+    share = 100.0 * part / whole
     return f'<span class="meter" aria-hidden="true"><span style="width:{share:.0f}%"></span></span> {share:.0f}&nbsp;%'
 
 
