@@ -18,10 +18,13 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from .cli_bench import bench_parser
 from .cli_bench import run as run_bench
+
+if TYPE_CHECKING:
+    from .run.watch import Watch
 
 R = TypeVar("R")
 
@@ -197,7 +200,30 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
         "--dtype", action="append", metavar="DTYPE", help="only this dtype; may be given again, or with commas"
     )
     parser.add_argument("--verbose", "-v", action="store_true", help="also a line for each law that is not applicable")
+    _isolation_options(parser)
     parser.add_argument("--no-files", action="store_true", help="write no case files and scripts into .attnlaws/")
+
+
+def _isolation_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--patience", type=_seconds, default=60.0, metavar="60s", help="a call without an answer hangs (default 60 s)"
+    )
+    parser.add_argument(
+        "--memory",
+        type=_bytes,
+        metavar="8GiB",
+        help="a limit for the target's process (default 80 %% of the machine's)",
+    )
+    parser.add_argument(
+        "--in-process", action="store_true", help="in this process, for a debugger: what ends it ends the report too"
+    )
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(K|M|G|T)?(?:i?B)?", text.strip())
+    if not found or float(found[1]) <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount of memory; write 8GiB or 500MiB")
+    return int(float(found[1]) * 1024 ** " KMGT".index(found[2] or " "))
 
 
 def _seconds(text: str) -> float:
@@ -211,11 +237,28 @@ def _check(options: argparse.Namespace) -> int:
     from .run.check import select
 
     select(options.laws, None)  # an unknown law is told before anything is imported for minutes
-    codes = [_told(partial(_check_one, options, name)) for name in options.targets]
+    codes = [_told(partial(_isolated, options, name)) for name in options.targets]
     return next((code for code in (BROKEN, FAULT, NO_TARGET, USAGE, TIMEOUT, NOTHING) if code in codes), OK)
 
 
-def _check_one(options: argparse.Namespace, name: str) -> int:
+def _isolated(options: argparse.Namespace, name: str) -> int:
+    """One target in a process of its own, where there can be one."""
+    from .run.supervise import DiedEarly, Limits, can_supervise, default_memory, supervised
+    from .run.watch import Watch
+
+    if options.in_process or not can_supervise():
+        return _check_one(options, name, Watch())
+    memory = default_memory() if options.memory is None else options.memory
+    try:
+        return supervised(
+            lambda watch: _told(partial(_check_one, options, name, watch)), Limits(options.patience, memory)
+        )
+    except DiedEarly as death:
+        print(f"attnlaws: {name}: {death}", file=sys.stderr)
+        return death.code
+
+
+def _check_one(options: argparse.Namespace, name: str, watch: Watch) -> int:
     from . import api
     from .report.terminal import render
     from .run.ledger import Report
@@ -230,6 +273,10 @@ def _check_one(options: argparse.Namespace, name: str) -> int:
         saved = report if options.no_files else api.save_failures(report)
         print(render(saved, colour=sys.stdout.isatty(), verbose=options.verbose))
 
+    def ended_first(found: Report) -> None:
+        show(replace(found, out_of_time=True))
+        watch.leave(TIMEOUT)
+
     try:
         report = api.run(
             target,
@@ -239,7 +286,8 @@ def _check_one(options: argparse.Namespace, name: str) -> int:
             seed=options.seed,
             dtypes=dtypes,
             progress=progress.law,
-            partial=lambda found: show(replace(found, out_of_time=True)),
+            partial=ended_first,
+            watch=watch,
         )
     except ValueError as error:
         if type(error) is ValueError:

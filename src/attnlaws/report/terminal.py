@@ -7,7 +7,7 @@ from dataclasses import fields
 import numpy as np
 from numpy.typing import NDArray
 
-from ..laws.trial import Broken, Crashed, Evidence, Session, Trial
+from ..laws.trial import Broken, Crashed, Died, Evidence, Session, Trial
 from ..problems.problem import Problem
 from ..run.ledger import HELD, NOT_APPLICABLE, Report, Verdict
 from ..targets.call import Call, TargetRaised, WrongResult
@@ -150,7 +150,7 @@ def failure_block(verdict: Verdict, report: Report) -> str:
         if isinstance(report.target, ModelTarget):
             rows += witness_rows(report.target, witness)
     if isinstance(failure, Crashed):
-        rows.append(("the target raised", failure.line))
+        rows.append(("what" if isinstance(failure, Died) else "the target raised", failure.line))
     elif failure is not None:
         rows.append(("what", verdict.reason))
         if failure.got is not None:

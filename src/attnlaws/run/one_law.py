@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from ..laws.attempt import Failure, try_law
 from ..laws.law import AnyLaw
 from ..laws.trial import Crashed, Evidence, Refused, Session, Unsuitable
+from ..targets.quiet import OutOfTime
 from .ledger import BROKEN, COULD_NOT_TELL, CRASHED, HELD, NONDETERMINISTIC, NOT_APPLICABLE, Verdict
 from .minimise import minimise
 
@@ -21,10 +22,6 @@ ENOUGH = 12
 #: the same where each new size costs the compilation of a program, or where a problem takes longer than SLOW seconds
 ENOUGH_WHERE_SLOW = 4
 SLOW = 0.25
-
-
-class OutOfTime(BaseException):
-    """The budget ended. Like KeyboardInterrupt no Exception: a target that catches those must not swallow it."""
 
 
 class _Failed(Exception):
