@@ -243,8 +243,8 @@ def _check(options: argparse.Namespace) -> int:
 
 def _isolated(options: argparse.Namespace, name: str) -> int:
     """One target in a process of its own, where there can be one."""
-    from .run.supervise import DiedEarly, Limits, can_supervise, default_memory, supervised
-    from .run.watch import Watch
+    from .run.supervise import DiedEarly, can_supervise, default_memory, supervised
+    from .run.watch import Limits, Watch
 
     if options.in_process or not can_supervise():
         return _check_one(options, name, Watch())

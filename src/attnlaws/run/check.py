@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from ..faults.diagnose import explain
@@ -22,11 +21,11 @@ from ..targets.conventions import Abilities
 from ..targets.quiet import OutOfTime
 from ..targets.target import Target
 from .budget import deadline_alarm
-from .death import given_up, verdict_of_death
-from .ledger import BROKEN, COULD_NOT_TELL, FAULT, NOT_APPLICABLE, Report, Verdict
-from .one_law import Effort, run_law
+from .death import forks, given_up, guarded, verdict_of_death
+from .ledger import BROKEN, COULD_NOT_TELL, NOT_APPLICABLE, Report, Verdict
+from .one_law import Effort, fault, run_law
 from .supervise import DEATHS
-from .watch import Watch
+from .watch import Death, Watch
 
 PROFILES_OF_EFFORT = {
     "quick": (Effort(covering=45, drawn=22), 240.0),
@@ -177,43 +176,35 @@ def try_all(
     """Try each law on a target of its kind; the verdicts are added to the list as they come, after those that are there."""
     effort = PROFILES_OF_EFFORT[profile][0]
     had = {verdict.law for verdict in verdicts}
+    deaths = list(watch.resumed.deaths)
     watch.laws_begin()
     for number, law in enumerate(chosen):
         if law.name in had:
             continue
-        tick = _ticker(progress, law.name, number, len(chosen))
         watch.law(law.name)
+        now = time.monotonic()
+        share = (clock.deadline - now) * law.share / sum(later.share for later in chosen[number:])
+        tick = _ticker(progress, law.name, number, len(chosen))
+        tick(0)
+        run = partial(
+            run_law,
+            law,
+            target,
+            session,
+            effort,
+            seed=seed,
+            deadline=clock.deadline,
+            share_ends=now + share,
+            tick=tick,
+        )
+        named = {law.name, law.name.split(".")[0]} & set(asked or ())
         try:
-            death = watch.death_on(law.name)
-            if death is not None:
-                verdicts.append(verdict_of_death(law, target, death, watch.resumed, clock.deadline))
-            elif len(watch.resumed.deaths) >= DEATHS:
-                verdicts.append(given_up(law))
-            elif clock.out_of_time:
-                raise OutOfTime
-            elif (
-                law.slow
-                and profile not in ("full", "soak")
-                and not {law.name, law.name.split(".")[0]} & set(asked or ())
-            ):
+            if law.slow and profile not in ("full", "soak") and not named:
                 verdicts.append(Verdict(law.name, law.statement, NOT_APPLICABLE, "takes seconds: tried with --full"))
             else:
-                now = time.monotonic()
-                share = (clock.deadline - now) * law.share / sum(later.share for later in chosen[number:])
-                verdicts.append(
-                    run_law(
-                        law,
-                        target,
-                        session,
-                        effort,
-                        seed=seed,
-                        deadline=clock.deadline,
-                        share_ends=now + share,
-                        tick=tick,
-                    )
-                )
+                verdicts.append(_verdict(law, run, target, session, clock, watch, deaths))
         except Exception as error:
-            verdicts.append(Verdict(law.name, law.statement, FAULT, _told(error)))
+            verdicts.append(fault(law, error))
         except OutOfTime:
             clock.out_of_time = True
             verdicts.append(Verdict(law.name, law.statement, COULD_NOT_TELL, "the time budget ended first"))
@@ -221,10 +212,28 @@ def try_all(
     watch.laws_end()
 
 
-def _told(error: Exception) -> str:
-    """An unexpected error inside a law, with its place."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno}); please report this"
+def _verdict(
+    law: AnyLaw,
+    run: Callable[[], Verdict],
+    target: Any,
+    session: Session,
+    clock: Clock,
+    watch: Watch,
+    deaths: list[Death],
+) -> Verdict:
+    """The verdict on a law: tried here, or, once a process has died, in a forked one where that can be. Raises OutOfTime."""
+    limits, death = watch.resumed.limits, watch.death_on(law.name)
+    if death is None and clock.out_of_time:
+        raise OutOfTime
+    if death is None and deaths and forks(target):
+        verdict, death = guarded(law, run, session, limits, clock.deadline + limits.patience)
+        if verdict is not None:
+            return verdict
+        assert death is not None
+        deaths.append(death)
+    if death is not None:
+        return verdict_of_death(law, target, death, deaths, limits, clock.deadline)
+    return given_up(law) if len(deaths) >= DEATHS else run()
 
 
 def _diagnosis(target: Target, verdicts: list[Verdict], seed: int) -> tuple[tuple[str, str] | None, tuple[str, ...]]:

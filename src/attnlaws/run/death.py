@@ -1,29 +1,120 @@
-"""The verdict on a law on which a process died: the problem again, and smaller ones, each in a process of its own."""
+"""Laws tried in forked processes, once a process has died: those that are left, and smaller problems for the one that died."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import select
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..laws.attempt import try_law
 from ..laws.law import AnyLaw
-from ..laws.trial import Broken, Crashed, Died, Evidence, Refused, Session, Unsuitable
-from ..targets.quiet import OutOfTime, supervised_by
+from ..laws.trial import Died, Evidence, Session
+from ..targets.quiet import OutOfTime, Supervision, supervised_by
 from .ledger import COULD_NOT_TELL, CRASHED, Verdict
 from .minimise import minimise
-from .supervise import DEATHS, ending, resident
-from .watch import Death, Resumed
+from .one_law import fault
+from .supervise import DEATHS, Silence, ending, resident, sink, too_much_memory
+from .watch import Death, Limits, Recorder, sendable
 
 #: attempts and seconds that the shrinking of one witness may take
 ATTEMPTS, SECONDS = 300, 20.0
-#: seconds that an attempt waits for an answer while a hang is shrunk
+#: seconds that a call may take in an attempt, where it could be another hang
 BRIEF = 2.0
+_LOOK = 0.02
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a forked process: what it gave back, or how it died (`kind` is empty where it didn't) and on which problem."""
+
+    given: bytes = b""
+    kind: str = ""
+    how: str = ""
+    problem: bytes = b""
+
+
+def forks(target: Any) -> bool:
+    """Whether a process with this target can be forked: no framework with threads of its own, and no GPU."""
+    framework = getattr(target, "framework", None)
+    name, device = getattr(framework, "name", "torch"), getattr(framework or target, "device", "cpu")
+    return name in ("torch", "numpy") and device == "cpu" and not getattr(framework, "costly_sizes", False)
+
+
+def forked(job: Callable[[Recorder], bytes], limits: Limits, ends: float) -> Outcome:
+    """A job in a forked process, which is killed at the time `ends` too. Raises OutOfTime then."""
+    recorder = Recorder()
+    hear, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(hear)
+            supervised_by(Supervision(recorder.begins, recorder.ends, sink()))
+            left = memoryview(job(recorder) + b"!")
+            while left:
+                left = left[os.write(tell, left) :]
+        finally:
+            os._exit(0)
+    os.close(tell)
+    try:
+        given, kind, how = _awaited(child, hear, recorder, limits, ends)
+    finally:
+        os.close(hear)
+    return Outcome(given, kind, how, recorder.read()[2])
+
+
+def _awaited(child: int, hear: int, recorder: Recorder, limits: Limits, ends: float) -> tuple[bytes, str, str]:
+    """What the process gave back, or how it died, and that it did."""
+    silence, parts = Silence(recorder), list[bytes]()
+    try:
+        while True:
+            ready, _, _ = select.select([hear], [], [], _LOOK)
+            part = os.read(hear, 1 << 16) if ready else None
+            parts += [part] if part else []
+            killed = too_much_memory(resident(child), limits) or silence.too_long(limits.patience)
+            if killed is None and time.monotonic() > ends:
+                raise OutOfTime
+            if part == b"" or killed is not None:
+                break
+    except BaseException:
+        _kill(child)
+        raise
+    status = _kill(child) if killed is not None else os.waitpid(child, 0)[1]
+    given = b"".join(parts)
+    return (given[:-1], "", "") if given[-1:] == b"!" else (b"", *(killed or ending(status)))
+
+
+def _kill(child: int) -> int:
+    os.kill(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1]
+
+
+def guarded(
+    law: AnyLaw, run: Callable[[], Verdict], session: Session, limits: Limits, ends: float
+) -> tuple[Verdict | None, Death | None]:
+    """The verdict on a law out of a forked process, or how that died. The session is brought to where it is afterwards."""
+
+    def job(recorder: Recorder) -> bytes:
+        session.on_problem = recorder.problem
+        try:
+            return sendable(run(), session)
+        except OutOfTime:
+            return b""
+        except Exception as error:
+            return sendable(fault(law, error), session)
+
+    outcome = forked(job, limits, ends)
+    if outcome.kind:
+        return None, Death(law.name, outcome.problem, outcome.kind, outcome.how)
+    if not outcome.given:
+        raise OutOfTime
+    verdict, session.precision, session.impostors = pickle.loads(outcome.given)
+    return verdict, None
 
 
 @dataclass(frozen=True)
@@ -36,88 +127,49 @@ class _Again:
     memory: int
     ends: float
 
-    def kind(self, problem: Any, patience: float) -> str:
-        """How a process ends that tries the problem: the kind of its death, empty where it survives or can't be tried."""
-        if time.monotonic() > self.ends or not self.law.fits(self.target, problem):
-            return ""
-        return forked(lambda: self._try(problem), patience, self.memory)
-
-    def _try(self, problem: Any) -> None:
+    def dies(self, problem: Any, patience: float) -> bool:
+        """Whether a process that tries the problem dies in the same way."""
+        if not self.law.fits(self.target, problem):
+            return False
         try:
+            outcome = forked(lambda _: self._tried(problem), Limits(patience, self.memory), self.ends)
+        except OutOfTime:
+            return False
+        return outcome.kind == self.death.kind
+
+    def _tried(self, problem: Any) -> bytes:
+        with contextlib.suppress(Exception):  # whatever else the law says of it: it survived
             try_law(self.law, self.target, problem, Session(), Evidence())
-        except (Unsuitable, Refused, Broken, Crashed):
-            return
+        return b""
 
     def failure(self, problem: Any) -> Died | None:
-        """What minimise wants: the failure where it is the same death."""
-        patience = BRIEF if self.death.kind == "hang" else max(BRIEF, 5.0)
-        return Died(self.death.line, None) if self.kind(problem, patience) == self.death.kind else None
+        """What minimise wants."""
+        return Died(self.death.line) if self.dies(problem, BRIEF) else None
 
 
-def verdict_of_death(law: AnyLaw, target: Any, death: Death, resumed: Resumed, deadline: float) -> Verdict:
-    """A crashed law with its witness, as small as it could be made; folded under the first that died in the same way."""
-    first = next(other for other in resumed.deaths if other.kind == death.kind)
+def verdict_of_death(
+    law: AnyLaw, target: Any, death: Death, deaths: Sequence[Death], limits: Limits, deadline: float
+) -> Verdict:
+    """A crashed law with its witness, as small as it could be made; folded under the first of the deaths of its kind."""
+    first = next((other for other in deaths if other.kind == death.kind), death)
     under = first.law if first.law != law.name else None
     problem = pickle.loads(death.problem) if death.problem else None
     line = death.line
     if problem is not None and forks(target) and under is None:
         now = time.monotonic()
         again = _Again(
-            law, target, death, resumed.memory, min(now + SECONDS + resumed.patience, max(deadline, now + 5.0))
+            law, target, death, limits.memory, min(now + SECONDS + limits.patience, max(deadline, now + 5.0))
         )
-        if again.kind(problem, resumed.patience) == death.kind:
-            smaller, _ = minimise(problem, Died(line, None), again.failure, limit=ATTEMPTS)
-            sure = death.kind != "hang" or again.kind(smaller, resumed.patience) == "hang"
+        if again.dies(problem, limits.patience):
+            smaller, _ = minimise(problem, Died(line), again.failure, limit=ATTEMPTS)
+            sure = death.kind != "hang" or limits.patience <= BRIEF or again.dies(smaller, limits.patience)
             problem = smaller if sure else problem
         elif time.monotonic() < again.ends:
             line += "; not again on this problem alone, so it depends on what was called before"
-    return Verdict(law.name, law.statement, CRASHED, line, witness=problem, failure=Died(line, None), under=under)
+    return Verdict(law.name, law.statement, CRASHED, line, witness=problem, failure=Died(line), under=under)
 
 
 def given_up(law: AnyLaw) -> Verdict:
-    """A law that is left where the process died too often."""
+    """A law that is left where the process died too often, and can't be forked."""
     reason = f"not tried: the process of the target died {DEATHS} times"
     return Verdict(law.name, law.statement, COULD_NOT_TELL, reason)
-
-
-def forks(target: Any) -> bool:
-    """Whether a process with this target can be forked: no framework with threads of its own, and no GPU."""
-    framework = getattr(target, "framework", None)
-    name, device = getattr(framework, "name", "torch"), getattr(framework or target, "device", "cpu")
-    return name in ("torch", "numpy") and device == "cpu" and not getattr(framework, "costly_sizes", False)
-
-
-def forked(job: Callable[[], None], patience: float, memory: int) -> str:
-    """The kind of death of a forked process that does a job; empty where it came to its end."""
-    hear, tell = os.pipe()
-    child = os.fork()
-    if child == 0:
-        code = 0
-        try:
-            os.close(hear)
-            supervised_by(None)
-            job()
-            os.write(tell, b"!")
-        except (Exception, OutOfTime):
-            os.write(tell, b"!")
-        finally:
-            os._exit(code)
-    os.close(tell)
-    try:
-        return _awaited(child, hear, time.monotonic() + patience, memory)
-    finally:
-        os.close(hear)
-
-
-def _awaited(child: int, hear: int, deadline: float, memory: int) -> str:
-    while True:
-        ready, _, _ = select.select([hear], [], [], 0.02)
-        survived = bool(ready) and os.read(hear, 1) == b"!"
-        killed = "" if time.monotonic() < deadline else "hang"
-        if memory and resident(child) > memory:
-            killed = "memory"
-        if killed:
-            os.kill(child, signal.SIGKILL)
-        if ready or killed:
-            _, status = os.waitpid(child, 0)
-            return "" if survived else killed or ending(status)[0]

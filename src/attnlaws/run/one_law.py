@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -14,7 +16,7 @@ from ..laws.attempt import Failure, try_law
 from ..laws.law import AnyLaw
 from ..laws.trial import Crashed, Evidence, Refused, Session, Unsuitable
 from ..targets.quiet import OutOfTime
-from .ledger import BROKEN, COULD_NOT_TELL, CRASHED, HELD, NONDETERMINISTIC, NOT_APPLICABLE, Verdict
+from .ledger import BROKEN, COULD_NOT_TELL, CRASHED, FAULT, HELD, NONDETERMINISTIC, NOT_APPLICABLE, Verdict
 from .minimise import minimise
 
 #: problems after which a law that held on all of them may stop at the end of its share of the time
@@ -128,6 +130,13 @@ def run_law(
         status = CRASHED if isinstance(failure, Crashed) else BROKEN
         reason = f"{failure} (the budget ended before this was confirmed and shrunk)"
         return replace(done, status=status, reason=reason, witness=problem, failure=failure)
+
+
+def fault(law: AnyLaw, error: Exception) -> Verdict:
+    """The verdict where the law itself failed, with the place of the error."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(place.filename).name}:{place.lineno}"
+    return Verdict(law.name, law.statement, FAULT, f"{type(error).__name__}: {error} ({where}); please report this")
 
 
 def _cover(search: _Search, effort: Effort, seed: int, tick: Callable[[int], None]) -> None:

@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TextIO
 
 from ..targets.quiet import Supervision, supervised_by
-from .watch import END, ERR, LAW, LAWS_BEGIN, LAWS_END, OUT, VERDICT, Death, Recorder, Resumed, Told, Watch
+from .watch import END, ERR, LAW, LAWS_BEGIN, LAWS_END, OUT, VERDICT, Death, Limits, Recorder, Resumed, Told, Watch
 
 #: deaths after which the laws that are left are not tried any more
 DEATHS = 8
@@ -27,14 +28,6 @@ LOOK = 0.1
 #: how much longer than a call the import may take
 IMPORT = 5
 _LAST = 2000
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Seconds that one call of the target may take, and bytes that its process may hold (0: no limit)."""
-
-    patience: float = 60.0
-    memory: int = 0
 
 
 class DiedEarly(Exception):
@@ -76,7 +69,7 @@ def supervised(job: Callable[[Watch], int], limits: Limits) -> int:
 
     The job is called with a watch, to be told of the run; it writes to sys.stdout and sys.stderr as ever. Raises DiedEarly.
     """
-    resumed, printed, early = Resumed(patience=limits.patience, memory=limits.memory), _Printed(), 0
+    resumed, printed, early = Resumed(limits=limits), _Printed(), 0
     while True:
         ended = _one_process(job, resumed, limits, printed)
         if ended.code is not None:
@@ -151,12 +144,16 @@ def _be_the_process(job: Callable[[Watch], int], told: Told, recorder: Recorder,
         for descriptor, onto in ((nothing, 0), (noisy, 1), (noisy, 2)):
             os.dup2(descriptor, onto)
         sys.stdout, sys.stderr = told.stream(OUT, sys.stdout), told.stream(ERR, sys.stderr)
-        sink = open(1, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)  # noqa: SIM115
-        supervised_by(Supervision(recorder.begins, recorder.ends, sink))
+        supervised_by(Supervision(recorder.begins, recorder.ends, sink()))
         code = job(told)
         told.leave(code)
     finally:  # neither exit handlers nor threads that the target left keep the process
         os._exit(code)
+
+
+def sink() -> TextIO:
+    """Where in such a process goes what the target prints."""
+    return open(1, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
 
 
 def _die_with_the_parent() -> None:
@@ -184,8 +181,8 @@ class _Listening:
         self.code: int | None = None
         self.phase, self.law, self.verdicts = b"", "", list[bytes]()
         self.unread = b""
-        self.began = self.laws_began = self.heard = time.monotonic()
-        self.beats = -1
+        self.laws_began = time.monotonic()
+        self.silence = Silence(recorder)
         for pipe in (hear, noise):
             os.set_blocking(pipe, False)
 
@@ -227,15 +224,8 @@ class _Listening:
 
     def _too_much(self) -> tuple[str, str] | None:
         """Whether the process holds too much memory, or one call of the target gives no answer."""
-        held = resident(self.child)
-        if self.limits.memory and held > self.limits.memory:
-            return "memory", f"held more than {self.limits.memory / (1 << 30):.3g} GiB of memory"
-        depth, beats, _ = self.recorder.read()
-        now = time.monotonic()
-        if beats != self.beats or depth == 0:
-            self.beats, self.heard = beats, now
         patience = self.limits.patience * (IMPORT if self.phase == b"" else 1)
-        return ("hang", f"gave no answer for {patience:g} s") if now - self.heard > patience else None
+        return too_much_memory(resident(self.child), self.limits) or self.silence.too_long(patience)
 
     def _read(self, pipe: int) -> bool:
         """What is there to read; False at the end, or where nothing is there."""
@@ -268,6 +258,28 @@ class _Listening:
         elif kind in (LAWS_BEGIN, LAW, LAWS_END):
             self.phase, self.law = kind, content.decode()
             self.laws_began = time.monotonic() if kind == LAWS_BEGIN else self.laws_began
+
+
+class Silence:
+    """How long the target of a process has been in one and the same call."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder, self._beats, self._heard = recorder, -1, time.monotonic()
+
+    def too_long(self, patience: float) -> tuple[str, str] | None:
+        """The death by that, where it is longer than so many seconds."""
+        depth, beats, _ = self._recorder.read()
+        now = time.monotonic()
+        if beats != self._beats or depth == 0:
+            self._beats, self._heard = beats, now
+        return ("hang", f"gave no answer for {patience:g} s") if now - self._heard > patience else None
+
+
+def too_much_memory(held: int, limits: Limits) -> tuple[str, str] | None:
+    """The death by memory, where a process holds more bytes than it may."""
+    if not limits.memory or held <= limits.memory:
+        return None
+    return "memory", f"held more than {limits.memory / (1 << 30):.3g} GiB of memory"
 
 
 def ending(status: int) -> tuple[str, str]:

@@ -8,7 +8,7 @@ import os
 import pickle
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
 
 from ..laws.trial import Session
@@ -35,17 +35,24 @@ class Death:
 
 
 @dataclass(frozen=True)
+class Limits:
+    """Seconds that one call of the target may take, and bytes that its process may hold (0: no limit)."""
+
+    patience: float = 60.0
+    memory: int = 0
+
+
+@dataclass(frozen=True)
 class Resumed:
     """What earlier processes of this run left: pickled verdicts, deaths, the seconds they took, whether the target may
-    still be called once all laws were tried, and how long one call may take.
+    still be called once all laws were tried, and the limits.
     """
 
     verdicts: tuple[bytes, ...] = ()
     deaths: tuple[Death, ...] = ()
     seconds: float = 0.0
     last_rites: bool = False
-    patience: float = 60.0
-    memory: int = 0
+    limits: Limits = field(default_factory=Limits)
 
 
 class Watch:
@@ -172,17 +179,21 @@ class Told(Watch):
         self._recorder.problem(problem)
 
     def verdict(self, verdict: Verdict, session: Session) -> None:
-        state = (session.precision, session.impostors)
-        try:
-            blob = pickle.dumps((verdict, *state))
-            pickle.loads(blob)
-        except Exception:  # the call that failed holds what can't be pickled: it is told without
-            bare = replace(verdict, failure=_without_call(verdict.failure))
-            blob = pickle.dumps((bare, *state))
-        self.send(VERDICT, blob)
+        self.send(VERDICT, sendable(verdict, session))
 
     def leave(self, code: int) -> None:
         self.send(END, self._word + code.to_bytes(4, "little", signed=True))
+
+
+def sendable(verdict: Verdict, session: Session) -> bytes:
+    """A verdict, pickled with what the session has found so far."""
+    state = (session.precision, session.impostors)
+    try:
+        blob = pickle.dumps((verdict, *state))
+        pickle.loads(blob)
+    except Exception:  # the call that failed holds what can't be pickled: it is told without
+        blob = pickle.dumps((replace(verdict, failure=_without_call(verdict.failure)), *state))
+    return blob
 
 
 def _without_call(failure: Any) -> Any:
