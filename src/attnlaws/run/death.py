@@ -50,7 +50,9 @@ def forked(job: Callable[[Recorder], bytes], limits: Limits, ends: float) -> Out
     """A job in a forked process, which is killed at the time `ends` too. Raises OutOfTime then."""
     recorder = Recorder()
     hear, tell = os.pipe()
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGALRM})  # what is raised within a fork is lost
     child = os.fork()
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
     if child == 0:
         try:
             os.close(hear)
@@ -157,9 +159,8 @@ def verdict_of_death(
     line = death.line
     if problem is not None and forks(target) and under is None:
         now = time.monotonic()
-        again = _Again(
-            law, target, death, limits.memory, min(now + SECONDS + limits.patience, max(deadline, now + 5.0))
-        )
+        seconds = SECONDS + (2 * limits.patience if death.kind == "hang" else 0.0)
+        again = _Again(law, target, death, limits.memory, min(now + seconds, max(deadline, now + 5.0)))
         if again.dies(problem, limits.patience):
             smaller, _ = minimise(problem, Died(line), again.failure, limit=ATTEMPTS)
             sure = death.kind != "hang" or limits.patience <= BRIEF or again.dies(smaller, limits.patience)
