@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from .cli_bench import bench_parser
 from .cli_bench import run as run_bench
+from .cli_judge import judge_parser
+from .cli_judge import run as run_judge
 
 if TYPE_CHECKING:
     from .run.watch import Watch
@@ -104,6 +106,9 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="how long a target takes, beside another or a stored run")
     bench_parser(bench, _seconds)
     bench.set_defaults(run=_bench)
+    judge = commands.add_parser("judge", help="a verdict on code that nobody trusts, run in another process")
+    judge_parser(judge, _seconds, _bytes)
+    judge.set_defaults(run=_judge)
     probe = commands.add_parser("probe", help="a target's conventions, as a card")
     probe.add_argument("target", metavar="TARGET")
     probe.add_argument("--device", default="cpu")
@@ -243,8 +248,9 @@ def _check(options: argparse.Namespace) -> int:
 
 def _isolated(options: argparse.Namespace, name: str) -> int:
     """One target in a process of its own, where there can be one."""
-    from .run.supervise import DiedEarly, can_supervise, default_memory, supervised
-    from .run.watch import Limits, Watch
+    from .run.supervise import DiedEarly, can_supervise, supervised
+    from .run.watch import Watch
+    from .targets.processes import Limits, default_memory
 
     if options.in_process or not can_supervise():
         return _check_one(options, name, Watch())
@@ -362,6 +368,11 @@ def _diff(options: argparse.Namespace) -> int:
 def _bench(options: argparse.Namespace) -> int:
     progress = Progress()
     return run_bench(options, progress.now_and_then, progress.clear)
+
+
+def _judge(options: argparse.Namespace) -> int:
+    progress = Progress()
+    return run_judge(options, progress.law, progress.clear)
 
 
 def _vectors(options: argparse.Namespace) -> int:

@@ -15,12 +15,13 @@ from typing import Any
 from ..laws.attempt import try_law
 from ..laws.law import AnyLaw
 from ..laws.trial import Died, Evidence, Session
+from ..targets.processes import Limits, ending, too_much_memory
 from ..targets.quiet import OutOfTime, Supervision, supervised_by
 from .ledger import COULD_NOT_TELL, CRASHED, Verdict
 from .minimise import minimise
 from .one_law import fault
-from .supervise import DEATHS, Silence, ending, resident, sink, too_much_memory
-from .watch import Death, Limits, Recorder, sendable
+from .supervise import DEATHS, Silence, sink
+from .watch import Death, Recorder, sendable
 
 #: attempts and seconds that the shrinking of one witness may take
 ATTEMPTS, SECONDS = 300, 20.0
@@ -78,7 +79,7 @@ def _awaited(child: int, hear: int, recorder: Recorder, limits: Limits, ends: fl
             ready, _, _ = select.select([hear], [], [], _LOOK)
             part = os.read(hear, 1 << 16) if ready else None
             parts += [part] if part else []
-            killed = too_much_memory(resident(child), limits) or silence.too_long(limits.patience)
+            killed = too_much_memory(child, limits) or silence.too_long(limits.patience)
             if killed is None and time.monotonic() > ends:
                 raise OutOfTime
             if part == b"" or killed is not None:

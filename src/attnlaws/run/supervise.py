@@ -15,11 +15,11 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TextIO
 
+from ..targets.processes import Limits, end_with_the_parent, ending, too_much_memory
 from ..targets.quiet import Supervision, supervised_by
-from .watch import END, ERR, LAW, LAWS_BEGIN, LAWS_END, OUT, VERDICT, Death, Limits, Recorder, Resumed, Told, Watch
+from .watch import END, ERR, LAW, LAWS_BEGIN, LAWS_END, OUT, VERDICT, Death, Recorder, Resumed, Told, Watch
 
 #: deaths after which the laws that are left are not tried any more
 DEATHS = 8
@@ -52,16 +52,6 @@ class Ended:
 def can_supervise() -> bool:
     """Whether a process can be forked here: the system has it, and no framework with threads of its own is loaded."""
     return hasattr(os, "fork") and not {"torch", "jax", "tensorflow"} & set(sys.modules)
-
-
-def default_memory() -> int:
-    """Four fifths of what this machine has, or of what this process may use where that is less; 0 where it isn't known."""
-    known = []
-    with contextlib.suppress(ValueError, OSError, AttributeError):
-        known.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    with contextlib.suppress(ValueError, OSError):
-        known.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
-    return min(known, default=0) * 4 // 5
 
 
 def supervised(job: Callable[[Watch], int], limits: Limits) -> int:
@@ -139,7 +129,7 @@ def _be_the_process(job: Callable[[Watch], int], told: Told, recorder: Recorder,
     code = 5
     try:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends this process
-        _die_with_the_parent()
+        end_with_the_parent()
         nothing = os.open(os.devnull, os.O_RDONLY)
         for descriptor, onto in ((nothing, 0), (noisy, 1), (noisy, 2)):
             os.dup2(descriptor, onto)
@@ -154,19 +144,6 @@ def _be_the_process(job: Callable[[Watch], int], told: Told, recorder: Recorder,
 def sink() -> TextIO:
     """Where in such a process goes what the target prints."""
     return open(1, "w", encoding="utf-8", errors="backslashreplace", buffering=1, closefd=False)
-
-
-def _die_with_the_parent() -> None:
-    """No core files; on Linux killed where the parent is killed, and first where memory runs out."""
-    import ctypes
-    import resource
-
-    with contextlib.suppress(OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 class _Listening:
@@ -225,7 +202,7 @@ class _Listening:
     def _too_much(self) -> tuple[str, str] | None:
         """Whether the process holds too much memory, or one call of the target gives no answer."""
         patience = self.limits.patience * (IMPORT if self.phase == b"" else 1)
-        return too_much_memory(resident(self.child), self.limits) or self.silence.too_long(patience)
+        return too_much_memory(self.child, self.limits) or self.silence.too_long(patience)
 
     def _read(self, pipe: int) -> bool:
         """What is there to read; False at the end, or where nothing is there."""
@@ -273,29 +250,3 @@ class Silence:
         if beats != self._beats or depth == 0:
             self._beats, self._heard = beats, now
         return ("hang", f"gave no answer for {patience:g} s") if now - self._heard > patience else None
-
-
-def too_much_memory(held: int, limits: Limits) -> tuple[str, str] | None:
-    """The death by memory, where a process holds more bytes than it may."""
-    if not limits.memory or held <= limits.memory:
-        return None
-    return "memory", f"held more than {limits.memory / (1 << 30):.3g} GiB of memory"
-
-
-def ending(status: int) -> tuple[str, str]:
-    """A wait status as a kind and in words."""
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        with contextlib.suppress(ValueError):
-            return f"signal {number}", f"was killed by signal {number} ({signal.Signals(number).name})"
-        return f"signal {number}", f"was killed by signal {number}"
-    code = os.waitstatus_to_exitcode(status)
-    return f"exit {code}", f"ended with os._exit({code})"
-
-
-def resident(process: int) -> int:
-    """Bytes of memory that a process holds; 0 where the system doesn't tell."""
-    try:
-        return int(Path(f"/proc/{process}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return 0

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TextIO
 
 from ..laws.trial import Session
+from ..targets.processes import Limits
 from .ledger import Verdict
 
 
@@ -32,14 +33,6 @@ class Death:
     def line(self) -> str:
         """The death in one line."""
         return f"the process {self.how}" + (f"; it printed last: {self.words}" if self.words else "")
-
-
-@dataclass(frozen=True)
-class Limits:
-    """Seconds that one call of the target may take, and bytes that its process may hold (0: no limit)."""
-
-    patience: float = 60.0
-    memory: int = 0
 
 
 @dataclass(frozen=True)

@@ -217,7 +217,7 @@ def locate(address: str, others: Mapping[str, Any] | None = None) -> Callable[..
         raise NoSuchTarget(
             f"{address!r} is neither pkg.mod:attr, path/to/file.py:attr, model.onnx, library.so:function, 'process: command' nor a preset{hint}"
         )
-    module = _from_file(existing(place)) if place.endswith(".py") else _from_module(place)
+    module = module_at(existing(place)) if place.endswith(".py") else _from_module(place)
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -228,7 +228,8 @@ def locate(address: str, others: Mapping[str, Any] | None = None) -> Callable[..
     return found  # type: ignore[no-any-return]
 
 
-def _from_file(path: Path) -> Any:
+def module_at(path: Path) -> Any:
+    """The module in a file, imported now. Raises NoSuchTarget."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
