@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, progress: Callable[[str, int, int, int], No
         tuple(options.laws) if options.laws else None,
         tuple(options.forbid),
     )
-    found = judge(file, name, rules, progress)
+    found = judge(file, name, rules, progress=progress)
     clear()
     text = json.dumps(found.to_json(), indent=2)
     if options.json is not None and str(options.json) != "-":

@@ -17,7 +17,7 @@ from ..targets.processes import Limits
 from ..targets.quiet import OutOfTime
 from ..targets.signature import CannotAdapt, understand
 from ..targets.target import Target
-from ..targets.worker import Ended, Raised, RemoteFramework, RemoteFunction, Worker
+from ..targets.worker import Ended, Raised, RemoteFramework, RemoteFunction, Starter, Worker
 from .budget import deadline_alarm
 from .check import Progress, replay, run_checks, select
 from .ledger import BROKEN, CRASHED, NONDETERMINISTIC, Report, Verdict
@@ -94,10 +94,20 @@ class Rules:
     forbid: tuple[str, ...] = ()
 
 
-def judge(file: str, name: str = "", rules: Rules | None = None, progress: Progress | None = None) -> Judgement:
-    """The judgement on a function of query, key and value in a Python file. Raises UnknownLaw for laws that don't exist."""
+def judge(
+    file: str,
+    name: str = "",
+    rules: Rules | None = None,
+    *,
+    progress: Progress | None = None,
+    starter: Starter | None = None,
+) -> Judgement:
+    """The judgement on a function of query, key and value in a Python file; where many are judged they share a starter.
+
+    Raises UnknownLaw for laws that don't exist.
+    """
     rules = rules or Rules()
-    worker = Worker(file, name, rules.limits, device=rules.device, forbid=rules.forbid)
+    worker = Worker(file, name, rules.limits, device=rules.device, forbid=rules.forbid, starter=starter)
     case = _Case(worker, f"{file}:{name}" if name else file, rules, progress)
     try:
         with deadline_alarm(rules.budget, None):

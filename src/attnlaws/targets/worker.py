@@ -87,16 +87,77 @@ class Notes:
     slowest: float = 0.0
 
 
+class Starter:
+    """The program that starts processes (`serve.py`), with the framework imported already. One serves any number of workers."""
+
+    def __init__(self) -> None:
+        self._running: tuple[subprocess.Popen[bytes], socket.socket] | None = None
+
+    def start(self, request: dict[str, Any]) -> tuple[int, socket.socket]:
+        """A new process with a file in it: its number, and the socket to talk to it."""
+        if self._running is None or self._running[0].poll() is not None:
+            self._running = self._begun()
+        control = self._running[1]
+        control.sendall(json.dumps(request).encode() + b"\n")
+        said, descriptors, _, _ = socket.recv_fds(control, 1 << 12, 1)
+        return int(json.loads(said)["process"]), socket.socket(fileno=descriptors[0])
+
+    def _begun(self) -> tuple[subprocess.Popen[bytes], socket.socket]:
+        ours, theirs = socket.socketpair()
+        program = subprocess.Popen(
+            [sys.executable, "-m", "attnlaws.targets.serve", str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C is for this process, which ends the other
+        )
+        theirs.close()
+        weakref.finalize(self, _hang_up, program, ours)
+        return program, ours
+
+    def status(self, process: int) -> int:
+        """The wait status of a process that ended or was killed; 0 where that can't be known any more."""
+        assert self._running is not None
+        program, control = self._running
+        try:
+            control.sendall(json.dumps({"do": "wait", "process": process}).encode() + b"\n")
+            return int(json.loads(control.recv(1 << 12))["status"])
+        except (OSError, ValueError):  # it is gone itself: it was killed from inside of the process
+            program.kill()
+            return 0
+
+    def close(self) -> None:
+        """End the program."""
+        if self._running is not None:
+            _hang_up(*self._running)
+            self._running = None
+
+
+def _hang_up(program: subprocess.Popen[bytes], control: socket.socket) -> None:
+    control.close()
+    if program.poll() is None:
+        program.kill()
+    program.wait()
+
+
 class Worker:
-    """The process with the file in it; another one after each death. `file`, `name`, `device` and `forbid` as `serve.py` takes them."""
+    """A process with the file in it; another one after each death. `file`, `name`, `device` and `forbid` as `serve.py` takes them."""
 
     def __init__(
-        self, file: str, name: str, limits: Limits, *, device: str = "cpu", forbid: tuple[str, ...] = ()
+        self,
+        file: str,
+        name: str,
+        limits: Limits,
+        *,
+        device: str = "cpu",
+        forbid: tuple[str, ...] = (),
+        starter: Starter | None = None,
     ) -> None:
         self.request = {"do": "start", "file": file, "name": name, "device": device, "forbid": list(forbid)}
         self.limits, self.notes = limits, Notes()
         self.framework = ""
-        self._starter: tuple[subprocess.Popen[bytes], socket.socket] | None = None
+        self._starter, self._own = starter or Starter(), starter is None
         self._process: int | None = None
         self._channel: socket.socket | None = None
 
@@ -105,7 +166,7 @@ class Worker:
     def load(self) -> dict[str, Any]:
         """A process with the file imported: what it says of the function. Raises CannotAdapt, Raised or Ended."""
         self.stop()
-        self._start()
+        self._process, self._channel = self._starter.start(self.request)
         said, _ = self._exchange({"do": "load"}, Body(), self.limits.patience * _IMPORT)
         if "unusable" in said:
             raise CannotAdapt(said["unusable"])
@@ -118,7 +179,7 @@ class Worker:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process, signal.SIGKILL)
-            self._status()
+            self._starter.status(self._process)
         if self._channel is not None:
             self._channel.close()
         self._process = self._channel = None
@@ -126,42 +187,8 @@ class Worker:
     def close(self) -> None:
         """End everything."""
         self.stop()
-        if self._starter is not None:
-            starter, control = self._starter
-            control.close()
-            starter.wait()
-            self._starter = None
-
-    def _start(self) -> None:
-        if self._starter is None or self._starter[0].poll() is not None:
-            ours, theirs = socket.socketpair()
-            starter = subprocess.Popen(
-                [sys.executable, "-m", "attnlaws.targets.serve", str(theirs.fileno())],
-                pass_fds=[theirs.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C is for this process, which ends the other
-            )
-            theirs.close()
-            self._starter = starter, ours
-            weakref.finalize(self, ours.close)
-        control = self._starter[1]
-        control.sendall(json.dumps(self.request).encode() + b"\n")
-        said, descriptors, _, _ = socket.recv_fds(control, 1 << 12, 1)
-        self._process, self._channel = int(json.loads(said)["process"]), socket.socket(fileno=descriptors[0])
-
-    def _status(self) -> int:
-        """The wait status of the process, which is gone or was killed."""
-        assert self._starter is not None
-        control = self._starter[1]
-        try:
-            control.sendall(json.dumps({"do": "wait", "process": self._process}).encode() + b"\n")
-            said = control.recv(1 << 12)
-            return int(json.loads(said)["status"])
-        except (OSError, ValueError):  # the process that starts them is gone too
-            self._starter[0].kill()
-            return 0
+        if self._own:
+            self._starter.close()
 
     # -- requests --------------------------------------------------------------------------------------------------
 
@@ -188,7 +215,7 @@ class Worker:
             self._write(body.message(head, nonce), deadline, patience)
             said, data = receive(lambda size: self._read(size, deadline, patience), nonce)
         except (OSError, EOFError):
-            kind, how = ending(self._status())
+            kind, how = ending(self._starter.status(self._process or 0))
             self._process = None
             raise self._died(kind, how) from None
         except BadMessage as error:
@@ -212,7 +239,7 @@ class Worker:
         left = memoryview(data)
         while left:
             self._wait(deadline, patience, write=True)
-            left = left[self._channel.send(left[: 1 << 16], socket.MSG_DONTWAIT) :]
+            left = left[self._channel.send(left[: 1 << 20], socket.MSG_DONTWAIT) :]
 
     def _read(self, size: int, deadline: float, patience: float) -> bytes:
         assert self._channel is not None
