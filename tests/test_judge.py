@@ -36,7 +36,9 @@ def judged(file: str, name: str, starter: Starter, **changes: object) -> Judgeme
 
 @pytest.mark.parametrize("name", EXPLOITS)
 def test_no_trick_passes_for_right(name: str, starter: Starter) -> None:
-    found = judged("exploits.py", name, starter, forbid=("torch.nn.functional.scaled_dot_product_attention",))
+    limits = Limits(1.0 if name == "hangs" else 30.0, 700 << 20)
+    forbidden = ("torch.nn.functional.scaled_dot_product_attention",)
+    found = judged("exploits.py", name, starter, limits=limits, forbid=forbidden)
     assert found.verdict in (WRONG, CRASHES, HANGS, SUSPECT), str(found)
     assert found.code == 1
     assert EXPLOITS[name] in found.reason, str(found)

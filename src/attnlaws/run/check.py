@@ -209,6 +209,8 @@ def try_all(
             clock.out_of_time = True
             verdicts.append(Verdict(law.name, law.statement, COULD_NOT_TELL, "the time budget ended first"))
         watch.verdict(verdicts[-1], session)
+        if watch.enough(verdicts[-1]):
+            break
     watch.laws_end()
 
 

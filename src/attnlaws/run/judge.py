@@ -22,6 +22,7 @@ from .budget import deadline_alarm
 from .check import Progress, replay, run_checks, select
 from .ledger import BROKEN, CRASHED, NONDETERMINISTIC, Report, Verdict
 from .suspicion import Suspicion, suspicion
+from .watch import Watch
 
 CORRECT, WRONG, CRASHES, HANGS, SUSPECT = "correct", "wrong", "crashes", "hangs", "suspect"
 COULD_NOT_JUDGE = "could not judge"
@@ -79,6 +80,13 @@ class Judgement:
         rows.append(("deaths", f"{len(self.deaths)}: {self.deaths[0]}" if self.deaths else ""))
         rows.append(("tried", f"{self.calls} calls, seed {self.seed}, {self.seconds:.1f} s"))
         return "\n".join(lines + [f"  {label:<10} {text}" for label, text in rows if text])
+
+
+class _UntilBroken(Watch):
+    """One broken law is enough for a verdict."""
+
+    def enough(self, verdict: Verdict) -> bool:
+        return verdict.red
 
 
 @dataclass(frozen=True)
@@ -158,7 +166,8 @@ class _Case:
             function = RemoteFunction(self.worker, said["parameters"])
             self.target, refusal = self.adapted(function, said["speaks"])
         except Ended as death:
-            return self.says(COULD_NOT_JUDGE, f"{death}, when the file was imported", 3)
+            early = self.says(COULD_NOT_JUDGE, f"{death}, when the file was imported", 3)
+            return (self.by_notes(None) if self.worker.notes.calls else None) or early
         except (CannotAdapt, Raised) as error:
             return self.by_notes(None) or self.says(COULD_NOT_JUDGE, str(error), 3)
         found = suspicion(self.target, self.rules.seed, self.renew)
@@ -175,6 +184,7 @@ class _Case:
             budget=left,
             seed=self.rules.seed,
             progress=self.progress,
+            watch=_UntilBroken(),
         )
         return self.by_report(report)
 
@@ -204,9 +214,8 @@ class _Case:
         notes = self.worker.notes
         if notes.used:
             return self.says(SUSPECT, f"calls what is forbidden: {', '.join(sorted(notes.used))}", 1)
-        channel = next((death for death in notes.deaths if death.kind == "channel"), None)
-        if channel is not None:
-            return self.says(SUSPECT, str(channel), 1)
+        if notes.attack is not None:
+            return self.says(SUSPECT, str(notes.attack), 1)
         if found is not None:
             return self.says(SUSPECT, found.what, 1, law=found.law, witness=found.witness)
         if notes.deaths:

@@ -71,6 +71,10 @@ class Watch:
     def leave(self, code: int) -> None:
         """The run is over, and this is its exit code."""
 
+    def enough(self, verdict: Verdict) -> bool:
+        """Whether the laws after this one need not be tried."""
+        return False
+
     def earlier(self, session: Session) -> list[Verdict]:
         """The verdicts of earlier processes; the session is brought to where it was after them."""
         verdicts = []

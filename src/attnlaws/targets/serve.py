@@ -45,7 +45,7 @@ def _start(control: socket.socket, request: dict[str, Any]) -> None:
     process = os.fork()
     if process == 0:
         try:
-            control.close()
+            os.close(control.fileno())  # close() would leave it open for the stream that reads it
             theirs.close()
             end_with_the_parent()
             _Server(ours, request).serve()

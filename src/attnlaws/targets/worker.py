@@ -86,6 +86,11 @@ class Notes:
     used: set[str] = field(default_factory=set)
     slowest: float = 0.0
 
+    @property
+    def attack(self) -> Ended | None:
+        """A death that no honest function dies: then it is not called any more."""
+        return next((death for death in self.deaths if death.kind in ("channel", "starter")), None)
+
 
 class Starter:
     """The program that starts processes (`serve.py`), with the framework imported already. One serves any number of workers."""
@@ -95,7 +100,14 @@ class Starter:
 
     def start(self, request: dict[str, Any]) -> tuple[int, socket.socket]:
         """A new process with a file in it: its number, and the socket to talk to it."""
-        if self._running is None or self._running[0].poll() is not None:
+        try:
+            return self._started(request)
+        except (OSError, ValueError, IndexError):  # the program was killed, by the last process perhaps: another one
+            self.close()
+            return self._started(request)
+
+    def _started(self, request: dict[str, Any]) -> tuple[int, socket.socket]:
+        if self._running is None:
             self._running = self._begun()
         control = self._running[1]
         control.sendall(json.dumps(request).encode() + b"\n")
@@ -116,16 +128,18 @@ class Starter:
         weakref.finalize(self, _hang_up, program, ours)
         return program, ours
 
-    def status(self, process: int) -> int:
-        """The wait status of a process that ended or was killed; 0 where that can't be known any more."""
-        assert self._running is not None
+    def ending(self, process: int) -> tuple[str, str]:
+        """How a process ended that is gone or was killed, as a kind and in words."""
+        gone = "starter", "ended the program that started it"
+        if self._running is None:
+            return gone
         program, control = self._running
         try:
             control.sendall(json.dumps({"do": "wait", "process": process}).encode() + b"\n")
-            return int(json.loads(control.recv(1 << 12))["status"])
-        except (OSError, ValueError):  # it is gone itself: it was killed from inside of the process
+            return ending(int(json.loads(control.recv(1 << 12))["status"]))
+        except (OSError, ValueError):  # it was killed from inside of the process
             program.kill()
-            return 0
+            return gone
 
     def close(self) -> None:
         """End the program."""
@@ -179,7 +193,7 @@ class Worker:
         if self._process is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._process, signal.SIGKILL)
-            self._starter.status(self._process)
+            self._starter.ending(self._process)
         if self._channel is not None:
             self._channel.close()
         self._process = self._channel = None
@@ -194,11 +208,13 @@ class Worker:
 
     def ask(self, head: dict[str, Any], body: Body) -> tuple[dict[str, Any], bytes]:
         """The answer to a request. Raises Raised, NotImplementedError where the function declines, and Ended."""
+        if self.notes.attack is not None:
+            raise self.notes.attack
         if self._process is None:
             self.load()
         patience = self.limits.patience
         if any(death.kind == "hang" for death in self.notes.deaths):  # once is enough to wait for so long
-            patience = min(patience, max(1.0, 20 * self.notes.slowest))
+            patience = min(patience, max(0.25, 20 * self.notes.slowest))
         began = time.monotonic()
         said, data = self._exchange(head, body, patience)
         self.notes.slowest = max(self.notes.slowest, time.monotonic() - began)
@@ -215,20 +231,21 @@ class Worker:
             self._write(body.message(head, nonce), deadline, patience)
             said, data = receive(lambda size: self._read(size, deadline, patience), nonce)
         except (OSError, EOFError):
-            kind, how = ending(self._starter.status(self._process or 0))
+            kind, how = self._starter.ending(self._process or 0)
             self._process = None
-            raise self._died(kind, how) from None
+            raise self.died(kind, how) from None
         except BadMessage as error:
-            raise self._died("channel", f"wrote to the channel of the judge: {error}") from error
+            raise self.died("channel", f"wrote to the channel of the judge: {error}") from error
         except Ended as death:
-            raise self._died(death.kind, death.how) from None
+            raise self.died(death.kind, death.how) from None
         except BaseException:  # the budget's alarm, Ctrl-C: what comes through the channel next is not for us
             self.stop()
             raise
         self.notes.used |= set(map(str, said.get("used", ())))
         return said, data
 
-    def _died(self, kind: str, how: str) -> Ended:
+    def died(self, kind: str, how: str) -> Ended:
+        """End the process, and note the death that it died, or that its answer is worth."""
         death = Ended(kind, how)
         self.notes.deaths.append(death)
         self.stop()
@@ -297,13 +314,16 @@ class RemoteFunction:
         notes = self.worker.notes
         notes.calls += 1
         said, data = self.worker.ask(head, body)
-        for name, item in said["changed"].items():
-            held = given.get(int(name)) or self._results.get(int(name))
-            notes.mutated += int(name) in given
-            if held is not None:
-                held.values = array_in(data, item)
-        results = [self._result(item, data) for item in said["results"]]
-        return tuple(results) if said["many"] else results[0]
+        try:
+            for name, item in said["changed"].items():
+                held = given.get(int(name)) or self._results.get(int(name))
+                notes.mutated += int(name) in given
+                if held is not None:
+                    held.values = array_in(data, item)
+            results = [self._result(item, data) for item in said["results"]]
+            return tuple(results) if said["many"] else results[0]
+        except (BadMessage, KeyError, TypeError, ValueError, AttributeError, IndexError):
+            raise self.worker.died("channel", "answers what is no result of the program that serves it") from None
 
     def _result(self, item: dict[str, Any], data: bytes) -> Any:
         if "other" in item:
