@@ -24,7 +24,7 @@ def judge_parser(
     parser.add_argument("--laws", action="append", metavar="LAW", help="a law or a family; may be given again")
     parser.add_argument("--profile", default="quick", choices=("quick", "full", "smoke"))
     parser.add_argument("--seed", type=int, help="of the inputs; by default one that nobody can know beforehand")
-    parser.add_argument("--patience", type=seconds, default=20.0, metavar="20s", help="a call without an answer hangs")
+    parser.add_argument("--patience", type=seconds, default=60.0, metavar="60s", help="a call without an answer hangs")
     parser.add_argument("--memory", type=amount, metavar="8GiB", help="a limit (default 80 %% of the machine's)")
     parser.add_argument("--forbid", action="append", default=[], metavar="PKG.FUNCTION", help="that may not be called")
     parser.add_argument("--device", default="cpu")

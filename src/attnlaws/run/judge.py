@@ -96,7 +96,7 @@ class Rules:
     budget: float = 120.0
     profile: str = "quick"
     seed: int = 0
-    limits: Limits = field(default_factory=lambda: Limits(patience=20.0))
+    limits: Limits = field(default_factory=Limits)
     device: str = "cpu"
     laws: tuple[str, ...] | None = None
     forbid: tuple[str, ...] = ()
