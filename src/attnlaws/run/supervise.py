@@ -25,8 +25,8 @@ from .watch import END, ERR, LAW, LAWS_BEGIN, LAWS_END, OUT, VERDICT, Death, Rec
 DEATHS = 8
 #: seconds between two looks at a process that says nothing
 LOOK = 0.1
-#: how much longer than a call the import may take
-IMPORT = 5
+#: seconds that the import may take at least, and any one call of the probe
+IMPORT = 300.0
 _LAST = 2000
 
 
@@ -201,7 +201,7 @@ class _Listening:
 
     def _too_much(self) -> tuple[str, str] | None:
         """Whether the process holds too much memory, or one call of the target gives no answer."""
-        patience = self.limits.patience * (IMPORT if self.phase == b"" else 1)
+        patience = self.limits.patience if self.phase else max(IMPORT, self.limits.patience)
         return too_much_memory(self.child, self.limits) or self.silence.too_long(patience)
 
     def _read(self, pipe: int) -> bool:

@@ -31,8 +31,8 @@ from .frameworks import Array, Plain, Pull
 from .processes import Limits, ending, too_much_memory
 from .signature import CannotAdapt
 
-#: seconds that the import of the file may take, as a multiple of a call
-_IMPORT = 5
+#: seconds that the import of the file may take at least
+_IMPORT = 120.0
 _LOOK = 0.05
 
 
@@ -181,11 +181,11 @@ class Worker:
         """A process with the file imported: what it says of the function. Raises CannotAdapt, Raised or Ended."""
         self.stop()
         self._process, self._channel = self._starter.start(self.request)
-        said, _ = self._exchange({"do": "load"}, Body(), self.limits.patience * _IMPORT)
+        said, _ = self._exchange({"do": "load"}, Body(), max(self.limits.patience, _IMPORT))
         if "unusable" in said:
             raise CannotAdapt(said["unusable"])
         if self.framework:
-            self._exchange({"do": "use", "framework": self.framework}, Body(), self.limits.patience * _IMPORT)
+            self._exchange({"do": "use", "framework": self.framework}, Body(), max(self.limits.patience, _IMPORT))
         return said
 
     def stop(self) -> None:
@@ -366,7 +366,8 @@ class RemoteFramework(Plain):
     def __init__(self, worker: Worker, name: str) -> None:
         worker.framework = name
         said = (
-            worker.load() and worker._exchange({"do": "use", "framework": name}, Body(), 5 * worker.limits.patience)[0]
+            worker.load()
+            and worker._exchange({"do": "use", "framework": name}, Body(), max(worker.limits.patience, _IMPORT))[0]
         )
         if "raised" in said:
             raise CannotAdapt(f"{name} can't be used: {said['raised']}: {said['text']}")
