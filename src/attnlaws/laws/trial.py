@@ -50,7 +50,9 @@ class Crashed(Exception):
 
 
 class Died(Crashed):
-    """The target ended its process, or blocked it."""
+    """The target ended its process, or blocked it; `again` says whether the witness alone does so."""
+
+    again = True
 
 
 class Unsuitable(Exception):

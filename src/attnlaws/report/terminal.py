@@ -145,7 +145,14 @@ def failure_block(verdict: Verdict, report: Report) -> str:
     rows: list[tuple[str, str]] = []
     if witness is not None:
         on = _call_of(failure, witness)
-        rows.append(("smallest witness" if verdict.status != "nondeterministic" else "seen on", witness.describe()))
+        rows.append(
+            (
+                "seen on"
+                if verdict.status == "nondeterministic" or not getattr(failure, "again", True)
+                else "smallest witness",
+                witness.describe(),
+            )
+        )
         rows += [("in the call", on)] if on else []
         if isinstance(report.target, ModelTarget):
             rows += witness_rows(report.target, witness)

@@ -157,7 +157,7 @@ def verdict_of_death(
     first = next((other for other in deaths if other.kind == death.kind), death)
     under = first.law if first.law != law.name else None
     problem = pickle.loads(death.problem) if death.problem else None
-    line = death.line
+    line, repeats = death.line, True
     if problem is not None and forks(target) and under is None:
         now = time.monotonic()
         seconds = SECONDS + (2 * limits.patience if death.kind == "hang" else 0.0)
@@ -167,8 +167,11 @@ def verdict_of_death(
             sure = death.kind != "hang" or limits.patience <= BRIEF or again.dies(smaller, limits.patience)
             problem = smaller if sure else problem
         elif time.monotonic() < again.ends:
+            repeats = False
             line += "; not again on this problem alone, so it depends on what was called before"
-    return Verdict(law.name, law.statement, CRASHED, line, witness=problem, failure=Died(line), under=under)
+    failure = Died(line)
+    failure.again = repeats
+    return Verdict(law.name, law.statement, CRASHED, line, witness=problem, failure=failure, under=under)
 
 
 def given_up(law: AnyLaw) -> Verdict:
