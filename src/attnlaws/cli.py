@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 R = TypeVar("R")
 
 OK, BROKEN, USAGE, NO_TARGET, NOTHING, FAULT, TIMEOUT = 0, 1, 2, 3, 4, 5, 124
+INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,7 +70,7 @@ def _told(job: Callable[[], int]) -> int:
         return USAGE
     except KeyboardInterrupt:
         print("attnlaws: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         return OK
     except Exception:
@@ -242,7 +243,11 @@ def _check(options: argparse.Namespace) -> int:
     from .run.check import select
 
     select(options.laws, None)  # an unknown law is told before anything is imported for minutes
-    codes = [_told(partial(_isolated, options, name)) for name in options.targets]
+    codes: list[int] = []
+    for name in options.targets:
+        codes.append(_told(partial(_isolated, options, name)))
+        if codes[-1] == INTERRUPTED:
+            return INTERRUPTED
     return next((code for code in (BROKEN, FAULT, NO_TARGET, USAGE, TIMEOUT, NOTHING) if code in codes), OK)
 
 
