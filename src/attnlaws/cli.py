@@ -18,15 +18,21 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from .cli_bench import bench_parser
 from .cli_bench import run as run_bench
+from .cli_judge import judge_parser
+from .cli_judge import run as run_judge
 from .cli_reports import BadReport, Reports, print_schema, report_options
+
+if TYPE_CHECKING:
+    from .run.watch import Watch
 
 R = TypeVar("R")
 
 OK, BROKEN, USAGE, NO_TARGET, NOTHING, FAULT, TIMEOUT = 0, 1, 2, 3, 4, 5, 124
+INTERRUPTED = 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,7 +75,7 @@ def _told(job: Callable[[], int], heard: Callable[[str, int], None] = lambda wor
         return USAGE
     except KeyboardInterrupt:
         print("attnlaws: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         return OK
     except Exception as error:
@@ -108,6 +114,9 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="how long a target takes, beside another or a stored run")
     bench_parser(bench, _seconds)
     bench.set_defaults(run=_bench)
+    judge = commands.add_parser("judge", help="a verdict on code that nobody trusts, run in another process")
+    judge_parser(judge, _seconds, _bytes)
+    judge.set_defaults(run=_judge)
     probe = commands.add_parser("probe", help="a target's conventions, as a card")
     probe.add_argument("target", metavar="TARGET")
     probe.add_argument("--device", default="cpu")
@@ -206,7 +215,30 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
         "--dtype", action="append", metavar="DTYPE", help="only this dtype; may be given again, or with commas"
     )
     parser.add_argument("--verbose", "-v", action="store_true", help="also a line for each law that is not applicable")
+    _isolation_options(parser)
     parser.add_argument("--no-files", action="store_true", help="write no case files and scripts into .attnlaws/")
+
+
+def _isolation_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--patience", type=_seconds, default=60.0, metavar="60s", help="a call without an answer hangs (default 60 s)"
+    )
+    parser.add_argument(
+        "--memory",
+        type=_bytes,
+        metavar="8GiB",
+        help="a limit for the target's process (default 80 %% of the machine's)",
+    )
+    parser.add_argument(
+        "--in-process", action="store_true", help="in this process, for a debugger: what ends it ends the report too"
+    )
+
+
+def _bytes(text: str) -> int:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(K|M|G|T)?(?:i?B)?", text.strip())
+    if not found or float(found[1]) <= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount of memory; write 8GiB or 500MiB")
+    return int(float(found[1]) * 1024 ** " KMGT".index(found[2] or " "))
 
 
 def _seconds(text: str) -> float:
@@ -221,16 +253,43 @@ def _check(options: argparse.Namespace) -> int:
 
     select(options.laws, None)  # an unknown law is told before anything is imported for minutes
     reports = Reports(options)
-    codes = [
-        _told(partial(_check_one, options, name, reports), partial(reports.add_untried, name))
-        for name in options.targets
-    ]
+    codes: list[int] = []
+    for name in options.targets:
+        codes.append(_told(partial(_isolated, options, name, reports), partial(reports.add_untried, name)))
+        if codes[-1] == INTERRUPTED:
+            return INTERRUPTED
     worst = next((code for code in (BROKEN, FAULT, NO_TARGET, USAGE, TIMEOUT, NOTHING) if code in codes), OK)
     reports.write(worst)
     return worst
 
 
-def _check_one(options: argparse.Namespace, name: str, reports: Reports) -> int:
+def _isolated(options: argparse.Namespace, name: str, reports: Reports) -> int:
+    """One target in a process of its own, where there can be one."""
+    from .run.supervise import DiedEarly, can_supervise, supervised
+    from .run.watch import Watch
+    from .targets.processes import Limits, default_memory
+
+    def job(watch: Watch) -> int:
+        check = partial(_check_one, options, name, reports, watch, watch.leave)
+        code = _told(check, partial(reports.add_untried, name))
+        watch.keep(reports.parcel())
+        return code
+
+    if options.in_process or not can_supervise():
+        return _check_one(options, name, reports, Watch(), reports.write)
+    memory = default_memory() if options.memory is None else options.memory
+    try:
+        return supervised(job, Limits(options.patience, memory), reports.unpack)
+    except DiedEarly as death:
+        print(f"attnlaws: {name}: {death}", file=sys.stderr)
+        reports.add_untried(name, str(death), death.code)
+        return death.code
+
+
+def _check_one(
+    options: argparse.Namespace, name: str, reports: Reports, watch: Watch, leave: Callable[[int], None]
+) -> int:
+    """`leave` is called with the exit code where the run is about to be ended from outside."""
     from . import api
     from .report.terminal import render
     from .run.ledger import Report
@@ -249,9 +308,10 @@ def _check_one(options: argparse.Namespace, name: str, reports: Reports) -> int:
         reports.add(saved)
         return report
 
-    def give_up(found: Report) -> None:
+    def ended_first(found: Report) -> None:
         show(replace(found, out_of_time=True))
-        reports.write(TIMEOUT)
+        watch.keep(reports.parcel())
+        leave(TIMEOUT)
 
     try:
         report = api.run(
@@ -262,7 +322,8 @@ def _check_one(options: argparse.Namespace, name: str, reports: Reports) -> int:
             seed=options.seed,
             dtypes=dtypes,
             progress=progress.law,
-            partial=give_up,
+            partial=ended_first,
+            watch=watch,
         )
     except ValueError as error:
         if type(error) is ValueError:
@@ -341,6 +402,11 @@ def _diff(options: argparse.Namespace) -> int:
 def _bench(options: argparse.Namespace) -> int:
     progress = Progress()
     return run_bench(options, progress.now_and_then, progress.clear)
+
+
+def _judge(options: argparse.Namespace) -> int:
+    progress = Progress()
+    return run_judge(options, progress.law, progress.clear)
 
 
 def _vectors(options: argparse.Namespace) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import pickle
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,21 @@ class Reports:
         self.known_file, self.entries = self._listed()
         self.new: list[Known] = []
         self.documents: list[dict[str, Any]] = []
+        self._sent = (0, 0)
+
+    def parcel(self) -> bytes:
+        """What came in since the last parcel, for the process that writes the reports."""
+        documents, new = self._sent
+        self._sent = len(self.documents), len(self.new)
+        return pickle.dumps((self.documents[documents:], self.new[new:]))
+
+    def unpack(self, parcel: bytes) -> None:
+        """Take in what another process had."""
+        documents, new = pickle.loads(parcel)
+        self.documents += documents
+        self.new += new
+        self.entries += new
+        self._sent = len(self.documents), len(self.new)
 
     def _listed(self) -> tuple[Path, list[Known]]:
         """The list of known failures and what stands in it. Raises BadKnown; a list that was named must be there."""

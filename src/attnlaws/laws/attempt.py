@@ -14,6 +14,8 @@ Failure = Broken | Crashed
 
 def try_law(law: AnyLaw, target: Any, problem: Any, session: Session, evidence: Evidence) -> Failure | None:
     """One law on one problem; the failure, or None where it held. Unsuitable and Refused pass through."""
+    if session.on_problem is not None:
+        session.on_problem(problem)
     try:
         with np.errstate(all="ignore"):
             law.attempt(target, problem, session, evidence)

@@ -44,9 +44,15 @@ class Broken(Exception):
 class Crashed(Exception):
     """The target raised, or returned no output, on a legal problem."""
 
-    def __init__(self, line: str, call: Call | None) -> None:
+    def __init__(self, line: str, call: Call | None = None) -> None:
         super().__init__(line)
         self.line, self.call = line, call
+
+
+class Died(Crashed):
+    """The target ended its process, or blocked it; `again` says whether the witness alone does so."""
+
+    again = True
 
 
 class Unsuitable(Exception):
@@ -101,6 +107,8 @@ class Session:
     kept: dict[str, dict[str, Array]] = field(default_factory=dict)
     #: copies of a module that are used again and again to measure what rounding does, by dtype
     scratch: dict[str, Any] = field(default_factory=dict)
+    #: told of each problem before it is tried
+    on_problem: Callable[[Any], None] | None = None
 
 
 class Trial:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from ..laws.trial import Broken, Crashed, Evidence
+from ..laws.trial import Broken, Crashed, Died, Evidence
 from ..problems.problem import Problem
 from ..run.known import Known
 from ..run.ledger import HELD, NOT_APPLICABLE, Report, Verdict
@@ -98,12 +98,19 @@ def failure_block(verdict: Verdict, report: Report) -> str:
     rows: list[tuple[str, str]] = []
     if witness is not None:
         on = _call_of(failure, witness)
-        rows.append(("smallest witness" if verdict.status != "nondeterministic" else "seen on", witness.describe()))
+        rows.append(
+            (
+                "seen on"
+                if verdict.status == "nondeterministic" or not getattr(failure, "again", True)
+                else "smallest witness",
+                witness.describe(),
+            )
+        )
         rows += [("in the call", on)] if on else []
         if isinstance(report.target, ModelTarget):
             rows += witness_rows(report.target, witness)
     if isinstance(failure, Crashed):
-        rows.append(("the target raised", failure.line))
+        rows.append(("what" if isinstance(failure, Died) else "the target raised", failure.line))
     elif failure is not None:
         rows.append(("what", verdict.reason))
         if failure.got is not None:

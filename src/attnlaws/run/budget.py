@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 
-from .one_law import OutOfTime
+from ..targets.quiet import OutOfTime
 
 #: seconds between the interruption that Python code feels and the end of a process that doesn't react
 GRACE = 10.0

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from ..faults.diagnose import explain
@@ -19,10 +18,14 @@ from ..laws.law import AnyLaw
 from ..laws.load import laws_of, load_laws
 from ..laws.trial import Broken, Crashed, Evidence, Refused, Session, Unsuitable
 from ..targets.conventions import Abilities
+from ..targets.quiet import OutOfTime
 from ..targets.target import Target
 from .budget import deadline_alarm
-from .ledger import BROKEN, COULD_NOT_TELL, FAULT, NOT_APPLICABLE, Report, Verdict
-from .one_law import Effort, OutOfTime, run_law
+from .death import forks, given_up, guarded, verdict_of_death
+from .ledger import BROKEN, COULD_NOT_TELL, NOT_APPLICABLE, Report, Verdict
+from .one_law import Effort, fault, run_law
+from .supervise import DEATHS
+from .watch import Death, Watch
 
 PROFILES_OF_EFFORT = {
     "quick": (Effort(covering=45, drawn=22), 240.0),
@@ -84,28 +87,43 @@ def run_checks(
     dtypes: Sequence[str] | None = None,
     progress: Progress | None = None,
     partial: Callable[[Report], None] | None = None,
+    watch: Watch | None = None,
 ) -> Report:
     """Try the laws on a target within a budget in seconds; everything found is in the report, whatever happens.
 
-    `partial` gets the report as it stands if the target hangs where Python can't interrupt it.
+    `partial` gets the report as it stands if the target hangs where Python can't interrupt it. `watch` is told what is
+    done, and knows what an earlier process of this run did before it died.
     Raises UnknownLaw, and ValueError for a dtype that the target doesn't take.
     """
     chosen = select(laws)
     _known_precisions(target)
     target = only_dtypes(target, dtypes)
     limit = budget if budget is not None else PROFILES_OF_EFFORT[profile][1]
-    session = Session()
-    verdicts: list[Verdict] = []
-    started = time.monotonic()
-    clock = Clock(started, started + limit)
+    watch = watch or Watch()
+    session = Session(on_problem=watch.problem)
+    verdicts = watch.earlier(session)
+    clock = Clock.after(watch.resumed.seconds, limit)
 
     def report() -> Report:
-        return _report(target, verdicts, session, profile, seed, time.monotonic() - started, clock.out_of_time)
+        return _report(target, verdicts, session, profile, seed, clock.seconds, clock.out_of_time)
 
-    with one_thread(target), deadline_alarm(limit, (lambda: partial(report())) if partial else None):
-        try_all(chosen, target, session, verdicts, clock, profile=profile, seed=seed, asked=laws, progress=progress)
+    with one_thread(target), deadline_alarm(clock.left, (lambda: partial(report())) if partial else None):
+        try_all(
+            chosen,
+            target,
+            session,
+            verdicts,
+            clock,
+            profile=profile,
+            seed=seed,
+            asked=laws,
+            progress=progress,
+            watch=watch,
+        )
         verdicts = folded(verdicts, {law.name: law for law in chosen})
         found = report()
+        if watch.resumed.last_rites:
+            return replace(found, target=target.but(function=_not_called))
         if found.failures and not clock.out_of_time and time.monotonic() < clock.deadline:
             diagnosis, seen = _diagnosis(target, verdicts, seed)
             found = replace(found, diagnosis=diagnosis, hints=seen)
@@ -120,6 +138,27 @@ class Clock:
     deadline: float
     out_of_time: bool = False
 
+    @classmethod
+    def after(cls, seconds: float, limit: float) -> Clock:
+        """A run of so many seconds at most, of which some were spent."""
+        started = time.monotonic() - seconds
+        return cls(started, started + limit)
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of the run until now."""
+        return time.monotonic() - self.started
+
+    @property
+    def left(self) -> float:
+        """Seconds until its end, more than none."""
+        return max(self.deadline - time.monotonic(), 0.01)
+
+
+def _not_called(*_: Any, **__: Any) -> None:
+    """What stands for a target that may not be called any more."""
+    raise NotImplementedError("the target ended its process when it was called last")
+
 
 def try_all(
     chosen: Sequence[AnyLaw],
@@ -132,46 +171,71 @@ def try_all(
     seed: int,
     asked: Sequence[str] | None,
     progress: Progress | None,
+    watch: Watch,
 ) -> None:
-    """Try each law on a target of its kind; the verdicts are added to the list as they come."""
+    """Try each law on a target of its kind; the verdicts are added to the list as they come, after those that are there."""
     effort = PROFILES_OF_EFFORT[profile][0]
+    had = {verdict.law for verdict in verdicts}
+    deaths = list(watch.resumed.deaths)
+    watch.laws_begin()
     for number, law in enumerate(chosen):
+        if law.name in had:
+            continue
+        watch.law(law.name)
+        now = time.monotonic()
+        share = (clock.deadline - now) * law.share / sum(later.share for later in chosen[number:])
         tick = _ticker(progress, law.name, number, len(chosen))
+        tick(0)
+        run = partial(
+            run_law,
+            law,
+            target,
+            session,
+            effort,
+            seed=seed,
+            deadline=clock.deadline,
+            share_ends=now + share,
+            tick=tick,
+        )
+        named = {law.name, law.name.split(".")[0]} & set(asked or ())
         try:
-            if clock.out_of_time:
-                raise OutOfTime
-            if (
-                law.slow
-                and profile not in ("full", "soak")
-                and not {law.name, law.name.split(".")[0]} & set(asked or ())
-            ):
+            if law.slow and profile not in ("full", "soak") and not named:
                 verdicts.append(Verdict(law.name, law.statement, NOT_APPLICABLE, "takes seconds: tried with --full"))
-                continue
-            now = time.monotonic()
-            share = (clock.deadline - now) * law.share / sum(later.share for later in chosen[number:])
-            verdicts.append(
-                run_law(
-                    law,
-                    target,
-                    session,
-                    effort,
-                    seed=seed,
-                    deadline=clock.deadline,
-                    share_ends=now + share,
-                    tick=tick,
-                )
-            )
+            else:
+                verdicts.append(_verdict(law, run, target, session, clock, watch, deaths))
         except Exception as error:
-            verdicts.append(Verdict(law.name, law.statement, FAULT, _told(error)))
+            verdicts.append(fault(law, error))
         except OutOfTime:
             clock.out_of_time = True
             verdicts.append(Verdict(law.name, law.statement, COULD_NOT_TELL, "the time budget ended first"))
+        watch.verdict(verdicts[-1], session)
+        if watch.enough(verdicts[-1]):
+            break
+    watch.laws_end()
 
 
-def _told(error: Exception) -> str:
-    """An unexpected error inside a law, with its place."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{type(error).__name__}: {error} ({Path(place.filename).name}:{place.lineno}); please report this"
+def _verdict(
+    law: AnyLaw,
+    run: Callable[[], Verdict],
+    target: Any,
+    session: Session,
+    clock: Clock,
+    watch: Watch,
+    deaths: list[Death],
+) -> Verdict:
+    """The verdict on a law: tried here, or, once a process has died, in a forked one where that can be. Raises OutOfTime."""
+    limits, death = watch.resumed.limits, watch.death_on(law.name)
+    if death is None and clock.out_of_time:
+        raise OutOfTime
+    if death is None and deaths and forks(target):
+        verdict, death = guarded(law, run, session, limits, clock.deadline + limits.patience)
+        if verdict is not None:
+            return verdict
+        assert death is not None
+        deaths.append(death)
+    if death is not None:
+        return verdict_of_death(law, target, death, deaths, limits, clock.deadline)
+    return given_up(law) if len(deaths) >= DEATHS else run()
 
 
 def _diagnosis(target: Target, verdicts: list[Verdict], seed: int) -> tuple[tuple[str, str] | None, tuple[str, ...]]:

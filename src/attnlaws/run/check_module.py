@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -13,7 +12,8 @@ from ..targets.layer import LayerTarget
 from ..targets.model import ModelTarget
 from .budget import deadline_alarm
 from .check import PROFILES_OF_EFFORT, Clock, Progress, folded, one_thread, select, try_all
-from .ledger import Report, Verdict
+from .ledger import Report
+from .watch import Watch
 
 
 def run_module_checks(
@@ -26,6 +26,7 @@ def run_module_checks(
     dtypes: Sequence[str] | None = None,
     progress: Progress | None = None,
     partial: Callable[[Report], None] | None = None,
+    watch: Watch | None = None,
 ) -> Report:
     """Try the laws of its kind on a module within a budget in seconds; everything found is in the report.
 
@@ -33,20 +34,30 @@ def run_module_checks(
     """
     chosen = select(laws, target.LAWS)
     tried, diagnosis = ready(_only(target, dtypes))
-    session = Session()
-    verdicts: list[Verdict] = []
-    started = time.monotonic()
-    clock = Clock(started, started + (budget if budget is not None else PROFILES_OF_EFFORT[profile][1]))
+    watch = watch or Watch()
+    session = Session(on_problem=watch.problem)
+    verdicts = watch.earlier(session)
+    clock = Clock.after(watch.resumed.seconds, budget if budget is not None else PROFILES_OF_EFFORT[profile][1])
 
     def report() -> Report:
         precision = {d: PROFILES[d][session.precision.get(d, 0)].name for d in tried.dtypes}
-        seconds = time.monotonic() - started
         tallies = {name: (count, rejected) for name, (count, rejected) in session.impostors.items()}
-        made = Report(tried, tuple(verdicts), tallies, precision, profile, seed, seconds, clock.out_of_time)
+        made = Report(tried, tuple(verdicts), tallies, precision, profile, seed, clock.seconds, clock.out_of_time)
         return replace(made, diagnosis=diagnosis if made.failures else None)
 
-    with one_thread(tried), deadline_alarm(clock.deadline - started, (lambda: partial(report())) if partial else None):
-        try_all(chosen, tried, session, verdicts, clock, profile=profile, seed=seed, asked=laws, progress=progress)
+    with one_thread(tried), deadline_alarm(clock.left, (lambda: partial(report())) if partial else None):
+        try_all(
+            chosen,
+            tried,
+            session,
+            verdicts,
+            clock,
+            profile=profile,
+            seed=seed,
+            asked=laws,
+            progress=progress,
+            watch=watch,
+        )
         verdicts = folded(verdicts, {law.name: law for law in chosen})
     return report()
 

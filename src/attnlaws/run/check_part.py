@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 from ..laws.trial import Session
 from ..targets.part import Part
 from .budget import deadline_alarm
 from .check import PROFILES_OF_EFFORT, Clock, Progress, folded, one_thread, select, try_all
-from .ledger import Report, Verdict
+from .ledger import Report
+from .watch import Watch
 
 
 def run_part_checks(
@@ -22,19 +22,32 @@ def run_part_checks(
     dtypes: Sequence[str] | None = None,
     progress: Progress | None = None,
     partial: Callable[[Report], None] | None = None,
+    watch: Watch | None = None,
 ) -> Report:
     """Try the laws of parts of this kind within a budget in seconds. Raises UnknownLaw, and ValueError for a dtype."""
     if dtypes:
         raise ValueError(f"{target.name} is a {target.kind}, which has no dtype to choose")
     chosen = [law for law in select(laws, "part") if law.not_applicable(target) is None or laws]
-    verdicts: list[Verdict] = []
-    started = time.monotonic()
-    clock = Clock(started, started + (budget if budget is not None else PROFILES_OF_EFFORT[profile][1]))
+    watch = watch or Watch()
+    session = Session(on_problem=watch.problem)
+    verdicts = watch.earlier(session)
+    clock = Clock.after(watch.resumed.seconds, budget if budget is not None else PROFILES_OF_EFFORT[profile][1])
 
     def report() -> Report:
-        return Report(target, tuple(verdicts), {}, {}, profile, seed, time.monotonic() - started, clock.out_of_time)
+        return Report(target, tuple(verdicts), {}, {}, profile, seed, clock.seconds, clock.out_of_time)
 
-    with one_thread(target), deadline_alarm(clock.deadline - started, (lambda: partial(report())) if partial else None):
-        try_all(chosen, target, Session(), verdicts, clock, profile=profile, seed=seed, asked=laws, progress=progress)
+    with one_thread(target), deadline_alarm(clock.left, (lambda: partial(report())) if partial else None):
+        try_all(
+            chosen,
+            target,
+            session,
+            verdicts,
+            clock,
+            profile=profile,
+            seed=seed,
+            asked=laws,
+            progress=progress,
+            watch=watch,
+        )
         verdicts = folded(verdicts, {law.name: law for law in chosen})
     return report()

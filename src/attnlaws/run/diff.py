@@ -14,12 +14,12 @@ from ..judge.precision import PROFILES
 from ..laws.trial import Crashed, Refused, Session, Unsuitable, worst
 from ..problems.common import Ground, NothingInCommon, drawn, meet, only_one_takes
 from ..problems.problem import Problem
+from ..targets.quiet import OutOfTime
 from ..targets.target import Target
 from ..targets.trying import FAILS, effective_mask
 from .budget import deadline_alarm
 from .check import one_thread, only_dtypes
 from .minimise import minimise
-from .one_law import OutOfTime
 from .sides import Said, Share, Side, responsible, share_of
 
 PROBLEMS = 150

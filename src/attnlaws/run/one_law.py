@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import hypothesis
@@ -13,7 +15,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from ..laws.attempt import Failure, try_law
 from ..laws.law import AnyLaw
 from ..laws.trial import Crashed, Evidence, Refused, Session, Unsuitable
-from .ledger import BROKEN, COULD_NOT_TELL, CRASHED, HELD, NONDETERMINISTIC, NOT_APPLICABLE, Verdict
+from ..targets.quiet import OutOfTime
+from .ledger import BROKEN, COULD_NOT_TELL, CRASHED, FAULT, HELD, NONDETERMINISTIC, NOT_APPLICABLE, Verdict
 from .minimise import minimise
 
 #: problems after which a law that held on all of them may stop at the end of its share of the time
@@ -21,10 +24,6 @@ ENOUGH = 12
 #: the same where each new size costs the compilation of a program, or where a problem takes longer than SLOW seconds
 ENOUGH_WHERE_SLOW = 4
 SLOW = 0.25
-
-
-class OutOfTime(BaseException):
-    """The budget ended. Like KeyboardInterrupt no Exception: a target that catches those must not swallow it."""
 
 
 class _Failed(Exception):
@@ -143,6 +142,13 @@ def _since(before: Mapping[str, tuple[int, ...]], session: Session) -> dict[str,
         if tried > earlier[0]:
             found[name] = (tried - earlier[0], rejected - earlier[1])
     return found
+
+
+def fault(law: AnyLaw, error: Exception) -> Verdict:
+    """The verdict where the law itself failed, with the place of the error."""
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(place.filename).name}:{place.lineno}"
+    return Verdict(law.name, law.statement, FAULT, f"{type(error).__name__}: {error} ({where}); please report this")
 
 
 def _cover(search: _Search, effort: Effort, seed: int, tick: Callable[[int], None]) -> None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
-import io
 import os
 import sys
 import tomllib
@@ -18,7 +16,7 @@ from typing import Any
 from . import presets
 from .build import has_embedding, is_layer, makes_layer, resolved, split_call
 from .c_function import c_function
-from .call import ROUTES
+from .call import ROUTES, TargetRaised
 from .conventions import UnknownChoice, declared
 from .frameworks import FRAMEWORKS
 from .keras_backend import choose_backend
@@ -31,6 +29,7 @@ from .probe_layer import DECLARED, adapt_layer
 from .probe_model import DECLARED as DECLARED_OF_MODELS
 from .probe_model import NoModel, adapt_model, takes_tokens
 from .process import program_function
+from .quiet import target_code
 from .signature import CannotAdapt
 from .target import Target
 
@@ -218,7 +217,7 @@ def locate(address: str, others: Mapping[str, Any] | None = None) -> Callable[..
         raise NoSuchTarget(
             f"{address!r} is neither pkg.mod:attr, path/to/file.py:attr, model.onnx, library.so:function, 'process: command' nor a preset{hint}"
         )
-    module = _from_file(existing(place)) if place.endswith(".py") else _from_module(place)
+    module = module_at(existing(place)) if place.endswith(".py") else _from_module(place)
     found: Any = module
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -229,7 +228,8 @@ def locate(address: str, others: Mapping[str, Any] | None = None) -> Callable[..
     return found  # type: ignore[no-any-return]
 
 
-def _from_file(path: Path) -> Any:
+def module_at(path: Path) -> Any:
+    """The module in a file, imported now. Raises NoSuchTarget."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -263,13 +263,13 @@ def _from_module(name: str) -> Any:
 def _imported(load: Callable[[], Any], name: str) -> Any:
     """Import with whatever the module prints put aside; any error becomes one sentence."""
     try:
-        with contextlib.redirect_stdout(io.StringIO()):
+        with target_code():
             return load()
-    except SystemExit as error:
-        raise NoSuchTarget(f"importing {name} calls sys.exit({error.code})") from error
-    except Exception as error:
-        text = " ".join(str(error).split())[:200]
-        raise NoSuchTarget(f"importing {name} raises {type(error).__name__}: {text}") from error
+    except TargetRaised as raised:
+        error = raised.error
+        if isinstance(error, SystemExit):
+            raise NoSuchTarget(f"importing {name} calls sys.exit({error.code})") from error
+        raise NoSuchTarget(f"importing {name} raises {raised.cause_line}") from error
 
 
 def configured_targets(root: Path) -> dict[str, Settings]:

@@ -5,14 +5,13 @@ Tensors are float64 arrays here whatever the dtype of the module; x is (B, L, E)
 
 from __future__ import annotations
 
-import contextlib
-import io
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .call import Array, BoolArray, TargetRaised, WrongResult
+from .call import Array, BoolArray, WrongResult
 from .module_copy import ModuleCopy, tensors_in
+from .quiet import target_code
 
 if TYPE_CHECKING:
     from .layer import LayerTarget
@@ -53,11 +52,9 @@ class Instance(ModuleCopy):
         wanted = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         with self.torch.enable_grad(), self._seeded(0):
             raw = self._raw(given, visible, None, causal)
-            try:
+            with target_code():
                 above = self._tensor(upstream)
                 found = self.torch.autograd.grad(raw, [*wanted.values(), given], above, allow_unused=True)
-            except Exception as error:
-                raise TargetRaised(error) from error
         arrays = [None if g is None else self._numbers(g) for g in found]
         by_input = arrays.pop()
         if by_input is not None and self.target.axes == "LBE":
@@ -72,11 +69,8 @@ class Instance(ModuleCopy):
         if causal:
             keywords[self.target.flag] = True
         positional = [x] * self.target.inputs
-        try:
-            with contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
-                result = self.module(*positional, **keywords)
-        except Exception as error:
-            raise TargetRaised(error) from error
+        with target_code(), np.errstate(all="ignore"):
+            result = self.module(*positional, **keywords)
         batch, length = x.shape[:2] if self.target.axes == "BLE" else (x.shape[1], x.shape[0])
         return self._picked(result, int(batch), int(length))
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .call import TargetRaised, WrongResult
+from .call import WrongResult
 from .model_inputs import Inputs, IntArray
+from .quiet import target_code
 
 if TYPE_CHECKING:
     from .model_instance import ModelInstance
@@ -38,12 +37,9 @@ def generate(instance: ModelInstance, prompt: Inputs, count: int, *, seed: int =
     tokens = way.roles.get("tokens")
     ids = instance.ids(given)
     quiet_config(instance.module)
-    try:
-        with instance._seeded(seed), contextlib.redirect_stdout(io.StringIO()), instance.torch.no_grad():
-            method = getattr(instance.module, way.method)
-            result = method(**{tokens: ids}, **keywords) if tokens else method(ids, **keywords)
-    except Exception as error:
-        raise TargetRaised(error) from error
+    with target_code(), instance._seeded(seed), instance.torch.no_grad():
+        method = getattr(instance.module, way.method)
+        result = method(**{tokens: ids}, **keywords) if tokens else method(ids, **keywords)
     return _new_tokens(instance, result, prompt.ids, count, way.returns)
 
 

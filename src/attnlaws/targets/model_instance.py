@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .call import Array, TargetRaised, WrongResult
+from .call import Array, WrongResult
 from .model_inputs import Inputs, IntArray
 from .model_reading import Read, read
 from .module_copy import ModuleCopy
+from .quiet import target_code
 
 if TYPE_CHECKING:
     from .model import ModelTarget
@@ -48,11 +47,9 @@ class ModelInstance(ModuleCopy):
         wanted = {name: p for name, p in self.module.named_parameters() if p.requires_grad}
         with self.torch.enable_grad(), self._seeded(0):
             logits = self.logits(inputs)
-            try:
+            with target_code():
                 above = self.torch.from_numpy(upstream).to(logits)
                 found = self.torch.autograd.grad(logits, list(wanted.values()), above, allow_unused=True)
-            except Exception as error:
-                raise TargetRaised(error) from error
         arrays = [None if g is None else self._numbers(g.to_dense() if g.is_sparse else g) for g in found]
         return self._numbers(logits), dict(zip(wanted, arrays, strict=True))
 
@@ -73,13 +70,8 @@ class ModelInstance(ModuleCopy):
     def call(self, inputs: Inputs, **extra: Any) -> Read:
         """One call, read. Raises TargetRaised or WrongResult."""
         keywords = {**self.keywords(inputs), **extra}
-        try:
-            with contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"):
-                result = (
-                    self.module(**keywords) if self.target.tokens else self.module(self.ids(inputs.ids), **keywords)
-                )
-        except Exception as error:
-            raise TargetRaised(error) from error
+        with target_code(), np.errstate(all="ignore"):
+            result = self.module(**keywords) if self.target.tokens else self.module(self.ids(inputs.ids), **keywords)
         return read(result, inputs.batch, inputs.length, self.target.width, self.target.axes, self.torch)
 
     def keywords(self, inputs: Inputs) -> dict[str, Any]:

@@ -14,7 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .call import Array, TargetRaised
+from .call import Array
+from .quiet import target_code
 from .signature import CannotAdapt
 
 Ints = NDArray[np.int64]
@@ -61,10 +62,8 @@ class Part:
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """What the part gives. Raises TargetRaised with its own exception."""
-        try:
+        with target_code():
             return self.function(*args, **options)
-        except Exception as error:
-            raise TargetRaised(error) from error
 
 
 @dataclass(frozen=True)

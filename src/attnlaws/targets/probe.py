@@ -13,7 +13,7 @@ import numpy as np
 
 from .call import Call, TargetRaised
 from .conventions import Conventions
-from .frameworks import frameworks_to_try
+from .frameworks import Framework, frameworks_to_try
 from .layout import find_layout
 from .probe_masks import MASK, SQUARE, mask_call, probe_empty_rows, probe_mask_and_causal, probe_masks
 from .probe_options import probe_options
@@ -42,7 +42,7 @@ def adapt(
     names: Mapping[str, str] | None = None,
     fixed: Mapping[str, Any] | None = None,
     routes: tuple[str, ...] | None = None,
-    framework: str | None = None,
+    framework: str | Framework | None = None,
     precision: Mapping[str, str] | None = None,
 ) -> Target:
     """A callable target out of a function: its framework, layout, conventions and abilities, by trying them.
@@ -53,7 +53,11 @@ def adapt(
         raise CannotAdapt(f"{name} is {type(function).__name__}, not a function of query, key and value")
     signature = understand(function, names, tuple(fixed or ()))
     refusals: list[str] = []
-    for candidate in frameworks_to_try(function, device, framework):
+    if framework is None or isinstance(framework, str):
+        candidates = frameworks_to_try(function, device, framework)
+    else:
+        candidates = [framework]
+    for candidate in candidates:
         bare = Target(
             name,
             function,

@@ -74,7 +74,8 @@ def _from_docstring(function: Callable[..., Any]) -> inspect.Signature | None:
     return inspect.Signature(parameters)
 
 
-def _signature_of(function: Callable[..., Any]) -> inspect.Signature:
+def signature_of(function: Callable[..., Any]) -> inspect.Signature:
+    """The signature of a function, or what its docstring says it is. Raises CannotAdapt where neither tells."""
     try:
         return inspect.signature(function)
     except (TypeError, ValueError):
@@ -94,7 +95,7 @@ def understand(
     `renamed` maps roles to parameter names where the user declares them, `given` are parameters with a fixed argument. Raises CannotAdapt where a required
     parameter has no role or fewer than three arrays are taken.
     """
-    parameters = _signature_of(function).parameters.values()
+    parameters = signature_of(function).parameters.values()
     by_declared = {name: role for role, name in (renamed or {}).items()}
     known_names = {p.name for p in parameters}
     for name, declared_role in by_declared.items():

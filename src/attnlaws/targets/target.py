@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -12,10 +11,11 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from .call import Answer, Array, BoolArray, Call, TargetRaised, WrongResult
+from .call import Answer, Array, BoolArray, Call, WrongResult
 from .conventions import Abilities, Conventions
 from .frameworks import Framework, Pull, first_of
 from .options import option_arguments, packed_arguments
+from .quiet import target_code
 from .reading import read_result
 from .signature import Signature
 
@@ -84,11 +84,8 @@ class Target:
     @contextlib.contextmanager
     def _calling(self, dtype: str) -> Iterator[None]:
         """Quiet, with what the framework needs for this dtype; whatever is raised inside is the target's."""
-        try:
-            with contextlib.redirect_stdout(io.StringIO()), np.errstate(all="ignore"), self.framework.calling(dtype):
-                yield
-        except Exception as error:
-            raise TargetRaised(error) from error
+        with target_code(), np.errstate(all="ignore"), self.framework.calling(dtype):
+            yield
 
     def ready(self, call: Call, upstream: Array | None = None) -> tuple[Callable[[], Any], dict[str, Any]]:
         """A call without arguments, to be timed, and its tensors by role. With `upstream` it gives (output, [dq, dk, dv])."""

@@ -1,0 +1,116 @@
+"""The judge withstands the tricks on record, and accuses nobody who is right."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from exploits import EXPLOITS
+
+from attnlaws.cli import main
+from attnlaws.run.judge import CORRECT, CRASHES, HANGS, SUSPECT, WRONG, Judgement, Rules, judge
+from attnlaws.targets.frames import BadMessage, Body, array_in, receive
+from attnlaws.targets.processes import Limits
+from attnlaws.targets.worker import Starter
+
+HERE = Path(__file__).parent
+LAWS = ("layout.result", "weights.oracle", "conduct.history", "conduct.repeatable", "causality.jacobian")
+#: a good sample of styles: layouts, masks, NumPy, tiles, several results
+RIGHT = (
+    "textbook_numpy_2d", "textbook_numpy_3d", "numpy_4d", "einsum_bshd",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def starter() -> Iterator[Starter]:
+    """One program that starts processes, for all of them."""
+    made = Starter()
+    yield made
+    made.close()
+
+
+def judged(file: str, name: str, starter: Starter, **changes: object) -> Judgement:
+    """The judgement with few laws and small effort."""
+    rules = {"profile": "smoke", "laws": LAWS, "limits": Limits(2.0, 2 << 30), "budget": 60.0, **changes}
+    return judge(str(HERE / file), name, Rules(**rules), starter=starter)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", EXPLOITS)
+def test_no_trick_passes_for_right(name: str, starter: Starter) -> None:
+    limits = Limits(1.0 if name == "hangs" else 30.0, 700 << 20)
+    forbidden = ("torch.nn.functional.scaled_dot_product_attention",)
+    found = judged("exploits.py", name, starter, limits=limits, forbid=forbidden)
+    assert found.verdict in (WRONG, CRASHES, HANGS, SUSPECT), str(found)
+    assert found.code == 1
+    assert EXPLOITS[name] in found.reason, str(found)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_nobody_who_is_right_is_accused(name: str, starter: Starter) -> None:
+    found = judged("right_attention.py", name, starter, limits=Limits(20.0, 4 << 30))
+    assert found.verdict == CORRECT, str(found)
+    assert found.code == 0
+    assert found.report is not None
+    assert found.report.problems > 20
+
+
+def test_the_verdict_is_written_as_json_and_the_exit_code_tells_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "sub.py").write_text("def attention(query, key, value):\n    return query * 0\n")
+    out = tmp_path / "v.json"
+    code = main(["judge", str(tmp_path / "sub.py"), "--budget", "60s", "--json", str(out), "--seed", "3"])
+    found = json.loads(out.read_text())
+    assert code == found["exit_code"] == 1
+    assert found["verdict"] == "suspect"
+    assert "answers zeros" in found["reason"]
+    assert found["seed"] == 3
+    assert found["target"].endswith("sub.py:attention")
+    assert capsys.readouterr().out.startswith(found["target"])
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("import os\nos._exit(0)\n", "ended with os._exit(0), when the file was imported"),
+        ("raise ValueError('no')\n", "importing"),
+        ("def f(x): return x\n", "no function of query, key and value"),
+        ("def attention(q, k, v): return None\n", "can't be called as attention"),
+    ],
+)
+def test_what_can_not_be_judged_is_told(text: str, reason: str, tmp_path: Path, starter: Starter) -> None:
+    (tmp_path / "sub.py").write_text(text)
+    found = judge(str(tmp_path / "sub.py"), "", Rules(budget=60.0), starter=starter)
+    assert (found.verdict, found.code) == ("could not judge", 3)
+    assert reason in found.reason
+
+
+def _sent(data: bytes, nonce: str | None) -> object:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(data)
+        ours.shutdown(socket.SHUT_WR)
+        return receive(lambda size: theirs.recv(size, socket.MSG_WAITALL), nonce)
+
+
+def test_only_the_answer_to_the_request_is_taken() -> None:
+    body = Body()
+    said = body.add(np.arange(6.0).reshape(2, 3))
+    data = body.message({"results": said}, "abc")
+    head, raw = _sent(data, "abc")  # type: ignore[misc]
+    assert np.array_equal(array_in(raw, head["results"]), np.arange(6.0).reshape(2, 3))
+    forged = data[:-8] + np.float64(7.0).tobytes()
+    for wrong, nonce in ((data, "abd"), (forged, "abc"), (b'{"verdict": "correct"}' * 10, "abc")):
+        with pytest.raises(BadMessage):
+            _sent(wrong, nonce)
+    for outside in (
+        {"at": 0},
+        {"at": 8, "shape": [2, 3], "type": "float64"},
+        {"at": 0, "shape": [1], "type": "object"},
+    ):
+        with pytest.raises(BadMessage):
+            array_in(raw, outside)
