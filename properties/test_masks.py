@@ -6,7 +6,7 @@ import numpy as np
 
 from attnlaws.judge.precision import Precision
 from attnlaws.laws.law import law
-from attnlaws.laws.trial import Broken, Crashed, Trial
+from attnlaws.laws.trial import Broken, Crashed, Ignored, Trial
 from attnlaws.problems.draw import ALL, Wants
 from attnlaws.problems.dtypes import LARGEST, round_to
 from attnlaws.targets.call import Array, Call
@@ -219,7 +219,7 @@ def test_sensitivity(trial: Trial) -> None:
         moved = np.abs(output - trial.run(plain).output)
         trial.evidence.add(int(must.sum()), 0.0)
         if not (moved[must] > slack[must]).any():
-            raise Broken(
+            raise Ignored(
                 f"{option} makes no difference on this input, where it must: accepted, then ignored", call=call
             )
 

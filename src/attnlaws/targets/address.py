@@ -63,7 +63,7 @@ def load_target(
     name: str, *, device: str = "cpu", root: Path | None = None
 ) -> Target | LayerTarget | ModelTarget | Part:
     """The target of this name, imported, adapted and probed: a function of query, key and value, a layer, or a model; or a
-    part of a model, as "mine.py:sample as sampler" names it.
+    part of a model, as "mine.py:sample as sampler" names it. `root` is where names are declared: a TOML file, or a folder.
 
     Raises NoSuchTarget, CannotAdapt, UnknownChoice or BadConfiguration, each with one clear sentence.
     """
@@ -273,12 +273,10 @@ def _imported(load: Callable[[], Any], name: str) -> Any:
 
 
 def configured_targets(root: Path) -> dict[str, Settings]:
-    """[tool.attnlaws.targets] of the nearest pyproject.toml at or above `root`."""
-    for folder in (root, *root.parents):
-        path = folder / "pyproject.toml"
-        if path.is_file():
-            break
-    else:
+    """[tool.attnlaws.targets] of a TOML file, or of the nearest pyproject.toml at or above a folder."""
+    places = (root,) if root.is_file() else (folder / "pyproject.toml" for folder in (root, *root.parents))
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
         return {}
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
