@@ -148,7 +148,7 @@ def probe(target: Any, *, device: str = "cpu") -> AnyTarget:
 
 def card(target: AnyTarget) -> str:
     """What was found out about a target as text."""
-    from .report.terminal import card_of
+    from .report.card import card_of
 
     return card_of(target)
 

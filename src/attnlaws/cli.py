@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from .cli_bench import bench_parser
 from .cli_bench import run as run_bench
+from .cli_reports import BadReport, Reports, print_schema, report_options
 
 R = TypeVar("R")
 
@@ -44,8 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return _told(partial(options.run, options))
 
 
-def _told(job: Callable[[], int]) -> int:
-    """Every known error is one sentence and its exit code; an unknown one is a fault of ours, shown whole."""
+def _told(job: Callable[[], int], heard: Callable[[str, int], None] = lambda words, code: None) -> int:
+    """Every known error is one sentence and its exit code, `heard` too; an unknown one is a fault of ours, shown whole."""
     from .bench.cases import UnknownCase
     from .bench.history import BadBaseline
     from .problems.problem import CorruptCase
@@ -58,17 +59,22 @@ def _told(job: Callable[[], int]) -> int:
         return int(job())
     except (NoSuchTarget, CannotAdapt) as error:
         print(f"attnlaws: {error}", file=sys.stderr)
+        heard(str(error), NO_TARGET)
         return NO_TARGET
-    except (BadConfiguration, UnknownLaw, UnknownChoice, UnknownCase, BadBaseline, CorruptCase, _Usage) as error:
+    except (
+        BadConfiguration, UnknownLaw, UnknownChoice, UnknownCase, BadBaseline, BadReport, CorruptCase, _Usage
+    ) as error:  # fmt: skip
         print(f"attnlaws: {error}", file=sys.stderr)
+        heard(str(error), USAGE)
         return USAGE
     except KeyboardInterrupt:
         print("attnlaws: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         return OK
-    except Exception:
+    except Exception as error:
         traceback.print_exc()
+        heard(f"{type(error).__name__}: {error}", FAULT)
         print(
             "attnlaws: this is a fault of attnlaws, not of your target; please report the lines above", file=sys.stderr
         )
@@ -96,6 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         help="pkg.mod:attr, file.py:attr, a preset, or a name from pyproject.toml",
     )
     _run_options(check)
+    report_options(check)
     check.set_defaults(run=_check)
     _diff_parser(commands.add_parser("diff", help="where two targets differ, and what explains it"))
     bench = commands.add_parser("bench", help="how long a target takes, beside another or a stored run")
@@ -143,6 +150,8 @@ def _lists(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     pictures.add_argument("--seed", type=int, default=0, help="another seed draws other samples (default 0)")
     pictures.add_argument("--device", default="cpu")
     pictures.set_defaults(run=_pictures)
+    schema = commands.add_parser("schema", help="the JSON schema of what check --json writes")
+    schema.set_defaults(run=print_schema)
 
 
 def _diff_parser(parser: argparse.ArgumentParser) -> None:
@@ -211,11 +220,17 @@ def _check(options: argparse.Namespace) -> int:
     from .run.check import select
 
     select(options.laws, None)  # an unknown law is told before anything is imported for minutes
-    codes = [_told(partial(_check_one, options, name)) for name in options.targets]
-    return next((code for code in (BROKEN, FAULT, NO_TARGET, USAGE, TIMEOUT, NOTHING) if code in codes), OK)
+    reports = Reports(options)
+    codes = [
+        _told(partial(_check_one, options, name, reports), partial(reports.add_untried, name))
+        for name in options.targets
+    ]
+    worst = next((code for code in (BROKEN, FAULT, NO_TARGET, USAGE, TIMEOUT, NOTHING) if code in codes), OK)
+    reports.write(worst)
+    return worst
 
 
-def _check_one(options: argparse.Namespace, name: str) -> int:
+def _check_one(options: argparse.Namespace, name: str, reports: Reports) -> int:
     from . import api
     from .report.terminal import render
     from .run.ledger import Report
@@ -228,7 +243,13 @@ def _check_one(options: argparse.Namespace, name: str) -> int:
     def show(report: Report) -> None:
         progress.clear()
         saved = report if options.no_files else api.save_failures(report)
-        print(render(saved, colour=sys.stdout.isatty(), verbose=options.verbose))
+        if not reports.silent:
+            print(render(saved, colour=sys.stdout.isatty(), verbose=options.verbose))
+        reports.add(saved)
+
+    def give_up(found: Report) -> None:
+        show(replace(found, out_of_time=True))
+        reports.write(TIMEOUT)
 
     try:
         report = api.run(
@@ -239,7 +260,7 @@ def _check_one(options: argparse.Namespace, name: str) -> int:
             seed=options.seed,
             dtypes=dtypes,
             progress=progress.law,
-            partial=lambda found: show(replace(found, out_of_time=True)),
+            partial=give_up,
         )
     except ValueError as error:
         if type(error) is ValueError:

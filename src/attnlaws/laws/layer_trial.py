@@ -132,7 +132,7 @@ class LayerTrial(ModuleTrial):
         ratio, _, _ = worst(got[chosen], want[chosen], allowed[chosen])
         if ratio > 1.0:
             return False
-        self.evidence.add(got[chosen].size, ratio)
+        self.evidence.add(got[chosen].size, ratio, (self.problem.dtype, self.problem.length))
         return True
 
     def _impostors(self, exact: Computed, allowed: Array, values: dict[str, Array]) -> None:

@@ -57,7 +57,7 @@ class ModuleTrial:
             if ratio <= 1.0:
                 if step:
                     self.session.precision[self.problem.dtype] = found + step
-                self.evidence.add(first.size, ratio)
+                self.evidence.add(first.size, ratio, (self.problem.dtype, self.problem.length))
                 return
         self._break(got, want, np.full(got.shape, limit), what, chosen)
 

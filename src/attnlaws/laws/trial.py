@@ -72,6 +72,8 @@ class Evidence:
     not_exact: int = 0
     note: str = ""
     findings: list[Finding] = field(default_factory=list)
+    #: the largest error / bound by the dtype and the length of the problem
+    margins: dict[tuple[str, int], float] = field(default_factory=dict)
 
     def chance(self, name: str, seed: int, sample: Sample) -> None:
         """Two looks at quantities of chance: what was found is kept; Broken with the surest refutation, if there is one."""
@@ -84,11 +86,13 @@ class Evidence:
                 f"the {worst_of_all.quantity} is not as predicted: {worst_of_all}",
             )
 
-    def add(self, elements: int, ratio: float) -> None:
-        """One comparison of that many elements, with the largest error / bound among them."""
+    def add(self, elements: int, ratio: float, at: tuple[str, int] | None = None) -> None:
+        """One comparison of that many elements, with the largest error / bound among them, `at` a dtype and a length."""
         self.comparisons += 1
         self.elements += elements
         self.worst = max(self.worst, ratio)
+        if at is not None:
+            self.margins[at] = max(self.margins.get(at, 0.0), ratio)
 
 
 @dataclass
@@ -271,9 +275,12 @@ class Trial:
             if ratio <= 1.0:
                 if step:
                     self.session.precision[call.dtype] = self.session.precision.get(call.dtype, 0) + step
-                self.evidence.add(got.size, ratio)
+                self.evidence.add(got.size, ratio, (call.dtype, call.sizes[4]))
                 return
-        self.evidence.add(got.size, ratio if np.isfinite(ratio) else 0.0)
+        if np.isfinite(ratio):
+            self.evidence.add(got.size, ratio, (call.dtype, call.sizes[4]))
+        else:
+            self.evidence.add(got.size, 0.0)
         whole = index
         if places is not None:
             shape = (*call.query.shape[:3], call.value.shape[3])

@@ -40,15 +40,19 @@ def write_case(verdict: Verdict, report: Report, folder: Path) -> Path:
     assert verdict.witness is not None
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{verdict.law}.json"
-    data = {
+    path.write_text(json.dumps(case_of(verdict, report), indent=2) + "\n", encoding="utf-8")
+    return path
+
+
+def case_of(verdict: Verdict, report: Report) -> dict[str, Any]:
+    """What a case file holds of a red verdict."""
+    return {
         "attnlaws": CASE_FORMAT,
         "law": verdict.law,
         "target": report.target.address,
         "reason": verdict.reason,
         "problem": verdict.witness.to_json(),
     }
-    path.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-    return path
 
 
 def read_case(path: Path) -> Case:

@@ -9,7 +9,7 @@ from ..targets.layer import LayerTarget
 def layer_card(target: LayerTarget, precision: dict[str, str] | None = None) -> str:
     """What was found out or declared about a layer."""
     lines = [f"{target.name}   (a layer, torch)", "conventions"]
-    lines += [f"  {words:<42} {found}" for words, found in _rows(target)]
+    lines += [f"  {words:<42} {found}" for words, found in rows(target)]
     lines += [
         f"  {'precision in ' + dtype:<42} {name}  (the strictest that fits)"
         for dtype, name in (precision or {}).items()
@@ -19,7 +19,8 @@ def layer_card(target: LayerTarget, precision: dict[str, str] | None = None) -> 
     return "\n".join(lines) + "\n"
 
 
-def _rows(target: LayerTarget) -> list[tuple[str, str]]:
+def rows(target: LayerTarget) -> list[tuple[str, str]]:
+    """What stands on the card: a question and what was found."""
     out = target.width_out or target.width
     into, over = ("B, L", "B, L") if target.axes == "BLE" else ("L, B", "L, B")
     rows = [

@@ -11,7 +11,7 @@ from ..targets.model import ModelTarget
 def model_card(target: ModelTarget, precision: dict[str, str] | None = None) -> str:
     """What was found out or declared about a model."""
     lines = [f"{target.name}   ({'an' if target.kind[0] == 'e' else 'a'} {target.kind}, torch)", "conventions"]
-    lines += [f"  {words:<42} {found}" for words, found in _rows(target)]
+    lines += [f"  {words:<42} {found}" for words, found in rows(target)]
     lines += [
         f"  {'precision in ' + dtype:<42} {name}  (the strictest that fits)"
         for dtype, name in (precision or {}).items()
@@ -21,7 +21,8 @@ def model_card(target: ModelTarget, precision: dict[str, str] | None = None) -> 
     return "\n".join(lines) + "\n"
 
 
-def _rows(target: ModelTarget) -> list[tuple[str, str]]:
+def rows(target: ModelTarget) -> list[tuple[str, str]]:
+    """What stands on the card: a question and what was found."""
     into = "B, L" if target.axes == "BL" else "L, B"
     source = f" and ({into.replace('L', 'S')}) of the source" if target.source else ""
     rows = [

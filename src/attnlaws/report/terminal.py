@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-
 import numpy as np
 from numpy.typing import NDArray
 
-from ..laws.trial import Broken, Crashed, Evidence, Session, Trial
+from ..laws.trial import Broken, Crashed, Evidence
 from ..problems.problem import Problem
 from ..run.ledger import HELD, NOT_APPLICABLE, Report, Verdict
-from ..targets.call import Call, TargetRaised, WrongResult
-from ..targets.conventions import TABLE, Conventions
-from ..targets.layer import LayerTarget
+from ..targets.call import Call
 from ..targets.model import ModelTarget
-from ..targets.part import Part
-from ..targets.target import Target
-from ..targets.trying import effective_mask
-from .layer import layer_card
-from .model import model_card, witness_rows
+from .card import card_of
+from .excerpt import effective_masks
+from .model import witness_rows
 
 MARKS = {
     "held": "✓",
@@ -48,53 +42,6 @@ def render(report: Report, *, colour: bool = False, verbose: bool = False) -> st
     parts.append(proof(report))
     parts.append(summary(report))
     return "\n".join(part for part in parts if part)
-
-
-def card_of(target: Target | LayerTarget | ModelTarget | Part, precision: dict[str, str] | None = None) -> str:
-    """The card of a function, a layer, a model or a part of one."""
-    if isinstance(target, Part):
-        return f"{target.name}   (a {target.kind})\n"
-    if isinstance(target, ModelTarget):
-        return model_card(target, precision)
-    return layer_card(target, precision) if isinstance(target, LayerTarget) else card(target, precision)
-
-
-def card(target: Target, precision: dict[str, str] | None = None) -> str:
-    """The conventions of a target: what was found or declared, and how."""
-    conventions, abilities = target.conventions, target.abilities
-    spoken = ", ".join(filter(None, (target.framework.name, target.framework.note)))
-    lines = [f"{target.name}   ({spoken})", "conventions"]
-    for item in fields(Conventions):
-        how = conventions.known.get(item.name)
-        if how is not None:
-            lines.append(f"  {TABLE[item.name].question:<66} {getattr(conventions, item.name)}  ({how})")
-    for dtype, name in (precision or {}).items():
-        lines.append(
-            f"  {'precision in ' + dtype:<66} {name}  ({'declared' if dtype in target.declared_precision else 'the strictest that fits'})"
-        )
-    takes = [
-        *abilities.dtypes,
-        *(f"{route} mask" for route in abilities.routes),
-        *(
-            word
-            for word, has in (
-                ("grouped heads", abilities.grouped),
-                ("scale", abilities.scale),
-                ("Dv != D", abilities.value_width),
-                ("Lq != Lk", abilities.rectangular),
-                ("gradients", abilities.gradients),
-                ("returned weights", abilities.weights),
-            )
-            if has
-        ),
-    ]
-    lines.append("takes       " + ", ".join(takes))
-    lines += [f"doesn't take {what}: {why}" for what, why in abilities.refusals.items()]
-    if target.untried:
-        lines.append(f"no law tries {', '.join(target.untried)}")
-    if target.signature.assumed:
-        lines.append(f"assumed     {target.signature.assumed}, by position")
-    return "\n".join(lines) + "\n"
 
 
 def ledger(report: Report, *, colour: bool, verbose: bool) -> str:
@@ -157,7 +104,7 @@ def failure_block(verdict: Verdict, report: Report) -> str:
             rows.append(("worst element", _element(failure)))
     for label, text in rows:
         lines.append(f"    {label:<18} {text}")
-    lines += _picture(verdict, report.target)
+    lines += _picture(verdict, report)
     case, script = report.files.get(verdict.law, ("", ""))
     if case:
         lines.append(f"    {'replay':<18} attnlaws replay {case}")
@@ -190,28 +137,12 @@ def _element(failure: Broken) -> str:
     return f"{failure.where} = {got:.6g}, expected {want:.6g}: off by {off:.3g}, allowed {allowed:.3g} (error / bound {off / allowed:.3g})"
 
 
-def _picture(verdict: Verdict, target: Target | LayerTarget | ModelTarget | Part) -> list[str]:
+def _picture(verdict: Verdict, report: Report) -> list[str]:
     """The effective mask beside the expected one, where they differ and are small enough to read."""
-    failure = verdict.failure
-    if not isinstance(failure, Broken) or failure.call is None or not isinstance(target, Target):
+    found = effective_masks(verdict, report.target)
+    if found is None or max(found.got.shape) > 8:
         return []
-    call = failure.call
-    if max(call.query.shape[2], call.key.shape[2]) > 8 or min(call.query.shape[2], call.key.shape[2]) == 0:
-        return []
-    try:
-        seen = effective_mask(target, call, strict=True)
-    except (TargetRaised, WrongResult):
-        return []
-    try:
-        truth = Trial(target, verdict.witness, Session(), Evidence()).allowed_pairs(call)
-    except ValueError:  # sizes that don't fit have no picture
-        return []
-    different = (seen != truth).any((2, 3))
-    if not different.any():
-        return []
-    b, h = (int(n) for n in np.argwhere(different)[0])
-    where = f" (sample {b}, head {h})" if different.size > 1 else ""
-    return side_by_side(seen[b, h], truth[b, h], where)
+    return side_by_side(found.got.astype(bool), found.want.astype(bool), f" ({found.where})" if found.where else "")
 
 
 def side_by_side(seen: NDArray[np.bool_], truth: NDArray[np.bool_], where: str = "") -> list[str]:

@@ -34,6 +34,8 @@ class Verdict:
     failure: Broken | Crashed | None = None
     seconds: float = 0.0
     under: str | None = None
+    #: impostors that met the problems of this law: (tried, rejected)
+    impostors: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def red(self) -> bool:

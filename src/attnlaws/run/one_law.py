@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -103,6 +103,7 @@ def run_law(
     if reason is not None:
         return replace(verdict, status=NOT_APPLICABLE, reason=reason)
     search = _Search(law, target, session, deadline, share_ends)
+    met = {name: tuple(tally) for name, tally in session.impostors.items()}
     if law.chance:
         effort = Effort(covering=1, drawn=0, shrinking=0)
     try:
@@ -118,6 +119,7 @@ def run_law(
         samples=search.samples,
         evidence=search.evidence,
         seconds=time.monotonic() - started,
+        impostors=_since(met, session),
     )
     if search.best is None:
         if search.evidence.comparisons:
@@ -131,6 +133,16 @@ def run_law(
         status = CRASHED if isinstance(failure, Crashed) else BROKEN
         reason = f"{failure} (the budget ended before this was confirmed and shrunk)"
         return replace(done, status=status, reason=reason, witness=problem, failure=failure)
+
+
+def _since(before: Mapping[str, tuple[int, ...]], session: Session) -> dict[str, tuple[int, int]]:
+    """How often each impostor was tried and rejected since then."""
+    found = {}
+    for name, (tried, rejected) in session.impostors.items():
+        earlier = before.get(name, (0, 0))
+        if tried > earlier[0]:
+            found[name] = (tried - earlier[0], rejected - earlier[1])
+    return found
 
 
 def _cover(search: _Search, effort: Effort, seed: int, tick: Callable[[int], None]) -> None:
