@@ -18,11 +18,11 @@ class _Part(nn.Module):
         return x[..., self.start : self.end]
 
 
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, is_causal: bool = False
-) -> Tensor:
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None, is_causal: bool = False) -> Tensor:
     """A mask replaces the causal rule, as its documentation says."""
     batch, length, heads, size = query.shape
+    if value.shape[3] != size:
+        raise NotImplementedError("one head size")
     width = key.shape[2] * size
     made = MultiHeadAttention(
         embed_dim=heads * size,

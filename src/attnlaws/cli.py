@@ -22,6 +22,8 @@ from typing import TypeVar
 
 from .cli_bench import bench_parser
 from .cli_bench import run as run_bench
+from .cli_matrix import matrix_parser
+from .cli_matrix import run as run_matrix
 from .cli_reports import BadReport, Reports, print_schema, report_options
 
 R = TypeVar("R")
@@ -108,6 +110,9 @@ def _parser() -> argparse.ArgumentParser:
     bench = commands.add_parser("bench", help="how long a target takes, beside another or a stored run")
     bench_parser(bench, _seconds)
     bench.set_defaults(run=_bench)
+    matrix = commands.add_parser("matrix", help="many targets, each in a process of its own, on one page")
+    matrix_parser(matrix, _seconds)
+    matrix.set_defaults(run=_matrix)
     probe = commands.add_parser("probe", help="a target's conventions, as a card")
     probe.add_argument("target", metavar="TARGET")
     probe.add_argument("--device", default="cpu")
@@ -335,6 +340,11 @@ def _diff(options: argparse.Namespace) -> int:
 def _bench(options: argparse.Namespace) -> int:
     progress = Progress()
     return run_bench(options, progress.now_and_then, progress.clear)
+
+
+def _matrix(options: argparse.Namespace) -> int:
+    progress = Progress()
+    return run_matrix(options, progress.say if progress.live else lambda _: None, progress.clear)
 
 
 def _vectors(options: argparse.Namespace) -> int:

@@ -167,6 +167,7 @@ def _law(verdict: Verdict) -> Document:
         "family": verdict.law.split(".")[0],
         "statement": verdict.statement,
         "status": verdict.status,
+        "ignored": verdict.ignored,
         "reason": verdict.reason,
         "under": verdict.under,
         "problems": verdict.problems,
