@@ -157,10 +157,12 @@ def _family_cell(laws: Sequence[Law], outcome: Outcome) -> Cell:
     """The worst of a family first; where none is red, how many held."""
     statuses = {law["name"]: _status(law) for law in laws}
     roots = [_status(law) for law in laws if law["under"] is None]
-    under = [law for law in laws if law["under"] is not None]
-    found = [status for status in MARKS if status in statuses.values() and status not in (HELD, NOT_APPLICABLE)]
-    shown = [f"{MARKS[status]} {roots.count(status)}" for status in found if status in roots]
-    shown += [f"(✗ {len(under)})"] if under else []
+    under = [_status(law) for law in laws if law["under"] is not None]
+    shown = []
+    for status, mark in MARKS.items():
+        if status not in (HELD, NOT_APPLICABLE):
+            shown += [f"{mark} {roots.count(status)}"] * (status in roots)
+            shown += [f"({mark} {under.count(status)})"] * (status in under)
     words = "; ".join(f"{name}: {status}" for name, status in statuses.items() if status != NOT_APPLICABLE)
     held = list(statuses.values()).count(HELD)
     if held:

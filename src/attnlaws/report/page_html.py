@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from html import escape
 
 from .page import Block, Cell, Folded, Page, Pairs, Table, Text
@@ -25,7 +26,8 @@ caption { text-align: left; padding: .5rem; color: var(--soft); }
 th, td { padding: .25rem .5rem; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
 td { white-space: nowrap; } td.long { white-space: normal; min-width: 12rem; }
 thead th { background: var(--head); vertical-align: bottom; } thead th:not(:first-child) { min-width: 4.5rem; }
-tbody th { font-weight: 600; position: sticky; left: 0; background: var(--paper); max-width: 14rem; overflow-wrap: anywhere; }
+tbody th { font-weight: 600; position: sticky; left: 0; background: var(--paper); min-width: 9rem; max-width: 16rem;
+  overflow-wrap: anywhere; }
 .held { color: var(--held); background: var(--held-back); }
 .broken, .crashed, .nondeterministic, .died, .killed { color: var(--red); background: var(--red-back); font-weight: 600; }
 .ignored, .fault { color: var(--other); background: var(--other-back); font-weight: 600; }
@@ -35,7 +37,7 @@ details { margin: .75rem 0; } summary { cursor: pointer; font-weight: 600; paddi
 dl { display: grid; grid-template-columns: minmax(6rem, 10rem) 1fr; gap: .25rem 1rem; margin: .5rem 0; }
 dt { color: var(--soft); } dd { margin: 0; }
 @media (max-width: 40rem) { dl { grid-template-columns: 1fr; gap: 0; } dd { margin-bottom: .5rem; }
-  tbody th { max-width: 8rem; } }
+  tbody th { min-width: 7rem; max-width: 9rem; } }
 """.strip()
 
 #: characters beyond which a cell may have more than one line
@@ -99,6 +101,8 @@ def _cell(cell: Cell, tag: str) -> str:
     names = [cell.status.replace(" ", "-")] * bool(cell.status) + ["long"] * (len(cell.text) > LONG)
     shape = f' class="{" ".join(names)}"' if names else ""
     words = f' title="{escape(cell.words)}"' if cell.words else ""
-    inside = f'<a href="#{escape(cell.section)}">{escape(cell.text)}</a>' if cell.section else escape(cell.text)
+    text = escape(cell.text)
+    text = re.sub(r"(?<=[._\[])(?=\w)", "<wbr>", text) if tag == "th" else text
+    inside = f'<a href="#{escape(cell.section)}">{text}</a>' if cell.section else text
     scope = ' scope="row"' if tag == "th" else ""
     return f"<{tag}{scope}{shape}{words}>{inside}</{tag}>"

@@ -21,6 +21,7 @@ from ..laws.trial import Broken, Crashed, Evidence, Refused, Session, Unsuitable
 from ..targets.conventions import Abilities
 from ..targets.target import Target
 from .budget import deadline_alarm
+from .found import Found
 from .ledger import BROKEN, COULD_NOT_TELL, FAULT, NOT_APPLICABLE, Report, Verdict
 from .one_law import Effort, OutOfTime, run_law
 
@@ -33,6 +34,8 @@ PROFILES_OF_EFFORT = {
 }
 
 Progress = Callable[[str, int, int, int], None]
+#: which of the laws of a target are tried, out of those that are asked for
+Pick = Callable[[Sequence[AnyLaw], Any], list[AnyLaw]]
 
 
 class UnknownLaw(ValueError):
@@ -84,15 +87,19 @@ def run_checks(
     dtypes: Sequence[str] | None = None,
     progress: Progress | None = None,
     partial: Callable[[Report], None] | None = None,
+    pick: Pick | None = None,
+    found: Found | None = None,
 ) -> Report:
     """Try the laws on a target within a budget in seconds; everything found is in the report, whatever happens.
 
-    `partial` gets the report as it stands if the target hangs where Python can't interrupt it.
+    `partial` gets the report as it stands if the target hangs where Python can't interrupt it. `pick` leaves some of the laws;
+    `found` has cases that are tried first, and keeps those that break a law now.
     Raises UnknownLaw, and ValueError for a dtype that the target doesn't take.
     """
     chosen = select(laws)
     _known_precisions(target)
     target = only_dtypes(target, dtypes)
+    chosen = pick(chosen, target) if pick is not None else chosen
     limit = budget if budget is not None else PROFILES_OF_EFFORT[profile][1]
     session = Session()
     verdicts: list[Verdict] = []
@@ -103,13 +110,16 @@ def run_checks(
         return _report(target, verdicts, session, profile, seed, time.monotonic() - started, clock.out_of_time)
 
     with one_thread(target), deadline_alarm(limit, (lambda: partial(report())) if partial else None):
-        try_all(chosen, target, session, verdicts, clock, profile=profile, seed=seed, asked=laws, progress=progress)
+        try_all(
+            chosen, target, session, verdicts, clock,
+            profile=profile, seed=seed, asked=laws, progress=progress, found=found,
+        )  # fmt: skip
         verdicts = folded(verdicts, {law.name: law for law in chosen})
-        found = report()
-        if found.failures and not clock.out_of_time and time.monotonic() < clock.deadline:
+        made = report()
+        if made.failures and not clock.out_of_time and time.monotonic() < clock.deadline:
             diagnosis, seen = _diagnosis(target, verdicts, seed)
-            found = replace(found, diagnosis=diagnosis, hints=seen)
-    return found
+            made = replace(made, diagnosis=diagnosis, hints=seen)
+    return made
 
 
 @dataclass
@@ -132,6 +142,7 @@ def try_all(
     seed: int,
     asked: Sequence[str] | None,
     progress: Progress | None,
+    found: Found | None = None,
 ) -> None:
     """Try each law on a target of its kind; the verdicts are added to the list as they come."""
     effort = PROFILES_OF_EFFORT[profile][0]
@@ -149,18 +160,20 @@ def try_all(
                 continue
             now = time.monotonic()
             share = (clock.deadline - now) * law.share / sum(later.share for later in chosen[number:])
-            verdicts.append(
-                run_law(
-                    law,
-                    target,
-                    session,
-                    effort,
-                    seed=seed,
-                    deadline=clock.deadline,
-                    share_ends=now + share,
-                    tick=tick,
-                )
+            verdict = run_law(
+                law,
+                target,
+                session,
+                effort,
+                seed=seed,
+                deadline=clock.deadline,
+                share_ends=now + share,
+                tick=tick,
+                known=found.problems(law, target) if found is not None else (),
             )
+            verdicts.append(verdict)
+            if found is not None and verdict.red and verdict.witness is not None:
+                found.keep(law, target, verdict.witness)
         except Exception as error:
             verdicts.append(Verdict(law.name, law.statement, FAULT, _told(error)))
         except OutOfTime:

@@ -12,7 +12,8 @@ from ..laws.trial import Session
 from ..targets.layer import LayerTarget
 from ..targets.model import ModelTarget
 from .budget import deadline_alarm
-from .check import PROFILES_OF_EFFORT, Clock, Progress, folded, one_thread, select, try_all
+from .check import PROFILES_OF_EFFORT, Clock, Pick, Progress, folded, one_thread, select, try_all
+from .found import Found
 from .ledger import Report, Verdict
 
 
@@ -26,6 +27,8 @@ def run_module_checks(
     dtypes: Sequence[str] | None = None,
     progress: Progress | None = None,
     partial: Callable[[Report], None] | None = None,
+    pick: Pick | None = None,
+    found: Found | None = None,
 ) -> Report:
     """Try the laws of its kind on a module within a budget in seconds; everything found is in the report.
 
@@ -33,6 +36,7 @@ def run_module_checks(
     """
     chosen = select(laws, target.LAWS)
     tried, diagnosis = ready(_only(target, dtypes))
+    chosen = pick(chosen, tried) if pick is not None else chosen
     session = Session()
     verdicts: list[Verdict] = []
     started = time.monotonic()
@@ -46,7 +50,9 @@ def run_module_checks(
         return replace(made, diagnosis=diagnosis if made.failures else None)
 
     with one_thread(tried), deadline_alarm(clock.deadline - started, (lambda: partial(report())) if partial else None):
-        try_all(chosen, tried, session, verdicts, clock, profile=profile, seed=seed, asked=laws, progress=progress)
+        try_all(
+            chosen, tried, session, verdicts, clock, profile=profile, seed=seed, asked=laws, progress=progress, found=found
+        )  # fmt: skip
         verdicts = folded(verdicts, {law.name: law for law in chosen})
     return report()
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from ..laws.trial import Session
 from ..targets.part import Part
 from .budget import deadline_alarm
-from .check import PROFILES_OF_EFFORT, Clock, Progress, folded, one_thread, select, try_all
+from .check import PROFILES_OF_EFFORT, Clock, Pick, Progress, folded, one_thread, select, try_all
+from .found import Found
 from .ledger import Report, Verdict
 
 
@@ -22,11 +23,14 @@ def run_part_checks(
     dtypes: Sequence[str] | None = None,
     progress: Progress | None = None,
     partial: Callable[[Report], None] | None = None,
+    pick: Pick | None = None,
+    found: Found | None = None,
 ) -> Report:
     """Try the laws of parts of this kind within a budget in seconds. Raises UnknownLaw, and ValueError for a dtype."""
     if dtypes:
         raise ValueError(f"{target.name} is a {target.kind}, which has no dtype to choose")
     chosen = [law for law in select(laws, "part") if law.not_applicable(target) is None or laws]
+    chosen = pick(chosen, target) if pick is not None else chosen
     verdicts: list[Verdict] = []
     started = time.monotonic()
     clock = Clock(started, started + (budget if budget is not None else PROFILES_OF_EFFORT[profile][1]))
@@ -35,6 +39,8 @@ def run_part_checks(
         return Report(target, tuple(verdicts), {}, {}, profile, seed, time.monotonic() - started, clock.out_of_time)
 
     with one_thread(target), deadline_alarm(clock.deadline - started, (lambda: partial(report())) if partial else None):
-        try_all(chosen, target, Session(), verdicts, clock, profile=profile, seed=seed, asked=laws, progress=progress)
+        try_all(
+            chosen, target, Session(), verdicts, clock, profile=profile, seed=seed, asked=laws, progress=progress, found=found
+        )  # fmt: skip
         verdicts = folded(verdicts, {law.name: law for law in chosen})
     return report()
