@@ -146,11 +146,15 @@ def _overview(outcomes: Sequence[Outcome]) -> Table:
         assert outcome.document is not None
         laws = outcome.document["laws"]
         red = bool(_red(outcome))
-        cells = [Cell(outcome.name, section=_anchor(outcome.name) if red else ""), Cell(_versions(outcome))]
+        cells = [Cell(outcome.name, section=_anchor(outcome.name) if red else "")]
         cells += [_family_cell([law for law in laws if law["family"] == family], outcome) for family in families]
-        cells += [Cell(str(outcome.document["totals"]["problems"])), Cell(f"{outcome.cpu:.0f}")]
+        cells += [
+            Cell(str(outcome.document["totals"]["problems"])),
+            Cell(f"{outcome.cpu:.0f}"),
+            Cell(_versions(outcome)),
+        ]
         rows.append(tuple(cells))
-    return Table("", ("implementation", "version", *families, "problems", "CPU s"), tuple(rows))
+    return Table("", ("implementation", *families, "problems", "CPU s", "version"), tuple(rows))
 
 
 def _family_cell(laws: Sequence[Law], outcome: Outcome) -> Cell:

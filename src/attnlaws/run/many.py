@@ -203,11 +203,12 @@ def _digest(path: Path | None) -> str:
 
 @cache
 def _own_digest() -> str:
-    """A digest of attnlaws' own source with its laws: a result of other laws is another result."""
+    """A digest of what decides on a result, the laws among it: other laws find something else."""
     from ..laws.load import law_folders
 
-    made = hashlib.sha256()
-    for folder in (Path(__file__).parents[1], *law_folders()):
+    made, package = hashlib.sha256(), Path(__file__).parents[1]
+    rooms = (package / name for name in ("faults", "judge", "laws", "problems", "run", "targets"))
+    for folder in (*rooms, *law_folders()):
         for path in sorted(folder.rglob("*.py")):
             made.update(path.read_bytes())
     return made.hexdigest()[:12]
@@ -299,7 +300,7 @@ class _Process:
         self.code: int | None = None
         self.cpu = 0.0
         self.running = subprocess.Popen(
-            [sys.executable, "-m", "attnlaws.worker", json.dumps(request)],
+            [sys.executable, "-m", "attnlaws.one_of_many", json.dumps(request)],
             cwd=asked.folder,
             env={**os.environ, **threads, **asked.settings.environment},
             stdin=subprocess.DEVNULL,

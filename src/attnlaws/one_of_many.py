@@ -1,4 +1,4 @@
-"""One target tried in a process of its own, for `attnlaws matrix`: `python -m attnlaws.worker REQUEST`.
+"""One target tried in a process of its own, for `attnlaws matrix`: `python -m attnlaws.one_of_many REQUEST`.
 
 The request is JSON. What was found is written to its `out` as the JSON of a run; the law that is being tried stands in its
 `stage`, so that it is known where a process ended that says nothing more.
