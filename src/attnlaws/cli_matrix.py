@@ -71,11 +71,11 @@ def run(options: argparse.Namespace, say: Say, clear: Callable[[], None]) -> int
     from .report.many import line, page, summary
     from .report.page_html import as_html
     from .run.many import Effort, asked_for, run_many, shard_of
-    from .targets.address import NoSuchTarget
+    from .targets.address import BadConfiguration
 
     targets = asked_for(options.targets, options.list)
     if not targets:
-        raise NoSuchTarget("matrix needs targets, or a --list of them")
+        raise BadConfiguration("matrix needs targets, or a --list of them")
     mine = shard_of(targets, *options.shard) if options.shard else targets
     html, results = places(options.out)
     effort = Effort(options.profile, options.seed, options.budget_each)
