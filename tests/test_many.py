@@ -139,7 +139,7 @@ def test_texts_are_escaped() -> None:
 class _NoProcess:
     """Stands for a target's process: it is over at once."""
 
-    def __init__(self, asked: Asked, key: dict[str, Any], effort: Effort, folder: Path) -> None:
+    def __init__(self, asked: Asked, key: dict[str, Any], effort: Effort) -> None:
         self.made = Outcome(asked.name, json.loads(json.dumps(key)), TRIED, 0, document={"laws": []})
 
     def over(self) -> bool:

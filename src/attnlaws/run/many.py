@@ -14,6 +14,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -210,7 +211,8 @@ def _own_digest() -> str:
     rooms = (package / name for name in ("faults", "judge", "laws", "problems", "run", "targets"))
     for folder in (*rooms, *law_folders()):
         for path in sorted(folder.rglob("*.py")):
-            made.update(path.read_bytes())
+            if path != Path(__file__):
+                made.update(path.read_bytes())
     return made.hexdigest()[:12]
 
 
@@ -266,7 +268,7 @@ def run_many(
         while waiting or running:
             while waiting and len(running) < jobs:
                 asked, key, last = waiting.pop(0)
-                running.append((_Process(asked, key, effort, folder), last))
+                running.append((_Process(asked, key, effort), last))
             time.sleep(0.05)
             for process, last in [item for item in running if item[0].over()]:
                 running.remove((process, last))
@@ -276,17 +278,16 @@ def run_many(
     finally:
         for process, _ in running:
             process.kill()
+            process.place.cleanup()
 
 
 class _Process:
     """One target in its process."""
 
-    def __init__(self, asked: Asked, key: Mapping[str, Any], effort: Effort, folder: Path) -> None:
+    def __init__(self, asked: Asked, key: Mapping[str, Any], effort: Effort) -> None:
         self.asked, self.key, self.effort = asked, json.loads(json.dumps(key)), effort
-        place = place_of(folder.resolve(), asked.name)
-        self.out, self.stage = place.with_suffix(".run"), place.with_suffix(".stage")
-        for path in (self.out, self.stage):
-            path.unlink(missing_ok=True)
+        self.place = tempfile.TemporaryDirectory(prefix="attnlaws-")
+        self.out, self.stage = (Path(self.place.name) / name for name in ("run.json", "stage.txt"))
         request = {
             "name": asked.name,
             "root": str(asked.root),
@@ -339,8 +340,7 @@ class _Process:
         seconds, code = time.monotonic() - self.started, self.code if self.code is not None else -1
         document = _read(self.out)
         stage = self.stage.read_text(encoding="utf-8") if self.stage.is_file() else "starting"
-        for path in (self.out, self.stage):
-            path.unlink(missing_ok=True)
+        self.place.cleanup()
         made = Outcome(self.asked.name, self.key, TRIED, code, "", round(seconds, 1), round(self.cpu, 1), document)
         said = self.said.text()
         last = said.strip().splitlines()[-1] if said.strip() else ""
