@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -172,6 +173,8 @@ def test_what_is_done_is_not_run_again_unless_something_changed(
     assert now.before is not None
     assert now.before["key"] == was.key
     assert {k for k in now.key if now.key[k] != was.key[k]} == {"file"}
+    store(results, replace(now, code=124))  # it didn't end in its time, so it is not done
+    assert not kept(1)
     place_of(results, "mine.py:right").write_text("{", encoding="utf-8")
     assert not kept(1)
 

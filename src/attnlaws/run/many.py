@@ -30,6 +30,8 @@ from ..targets.presets import MODELS, PRESETS
 
 #: how a process ended: with a document, without one since the target can't be had, by itself, or by us
 TRIED, NOT_ADAPTED, DIED, KILLED = "tried", "not adapted", "died", "killed"
+#: the exit code of what didn't end in its time: not done, so it is tried again
+OUT_OF_TIME = 124
 #: seconds a process may take beyond twice its budget: for the start, and for the end of what doesn't react
 SLACK = 45.0
 #: bytes of what a process says that are kept
@@ -259,7 +261,7 @@ def run_many(
     waiting: list[tuple[Asked, dict[str, Any], Outcome | None]] = []
     for asked in targets:
         key, last = key_of(asked, effort), stored(folder, asked.name)
-        if resume and last is not None and last.key == json.loads(json.dumps(key)):
+        if resume and last is not None and last.code != OUT_OF_TIME and last.key == json.loads(json.dumps(key)):
             yield last
         else:
             waiting.append((asked, key, last))
@@ -346,7 +348,7 @@ class _Process:
         last = said.strip().splitlines()[-1] if said.strip() else ""
         if self.killed:
             words = f"didn't end: killed after {seconds:.0f} s, {stage}"
-            return replace(made, ended=KILLED, code=124, words=words)
+            return replace(made, ended=KILLED, code=OUT_OF_TIME, words=words)
         if document is not None and code == document["exit_code"]:
             error = document["error"]
             return replace(made, ended=NOT_ADAPTED, document=None, words=str(error)) if error is not None else made
