@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from attnlaws.cli import main
+from attnlaws.report.blocks import Cell, Folded, Page, Pairs, Section, Table, Text
+from attnlaws.report.blocks_html import as_html
 from attnlaws.report.many import changes, page
-from attnlaws.report.page import Cell, Folded, Page, Pairs, Section, Table, Text
-from attnlaws.report.page_html import as_html
 from attnlaws.run.many import (
     DIED,
     KILLED,

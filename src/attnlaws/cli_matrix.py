@@ -68,8 +68,8 @@ def _positive(text: str) -> int:
 
 def run(options: argparse.Namespace, say: Say, clear: Callable[[], None]) -> int:
     """Run the command; the exit code."""
+    from .report.blocks_html import as_html
     from .report.many import line, page, summary
-    from .report.page_html import as_html
     from .run.many import Effort, asked_for, run_many, shard_of
     from .targets.address import BadConfiguration
 

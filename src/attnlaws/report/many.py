@@ -18,7 +18,7 @@ from ..run.ledger import (
     RED,
 )
 from ..run.many import DIED, IGNORED, KILLED, NOT_ADAPTED, TRIED, Effort, Outcome
-from .page import Block, Cell, Folded, Page, Pairs, Section, Table, Text
+from .blocks import Block, Cell, Folded, Page, Pairs, Section, Table, Text
 
 #: worst first, with what stands for it in a cell
 MARKS = {

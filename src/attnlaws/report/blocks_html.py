@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from html import escape
 
-from .page import Block, Cell, Folded, Page, Pairs, Table, Text
+from .blocks import Block, Cell, Folded, Page, Pairs, Table, Text
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2128; --paper: #ffffff; --soft: #59636e; --line: #d1d9e0; --head: #f6f8fa;
