@@ -230,6 +230,9 @@ def _breaks(outcomes: Sequence[Outcome]) -> Section:
             blocks.append(Pairs(tuple(("seen", hint) for hint in outcome.document["hints"])))
         for failure in red:
             blocks.append(Pairs(_witness(failure)))
+        ignored = [law["reason"] for law in outcome.document["laws"] if law["ignored"] and law["under"] is not None]
+        if ignored:
+            blocks.append(Pairs(tuple(("silently ignored", reason) for reason in ignored)))
         under = [f["law"] for f in outcome.document["failures"] if f["under"] is not None]
         if under:
             blocks.append(Text(f"Broken too, as a consequence: {', '.join(under)}."))
