@@ -6,6 +6,7 @@ import numpy as np
 
 from attnlaws.laws.layer_law import layer_law
 from attnlaws.laws.layer_trial import LayerTrial
+from attnlaws.laws.trial import Ignored
 from attnlaws.problems.layer_problem import LayerWants
 from attnlaws.targets.call import Array
 from attnlaws.targets.instance import Instance
@@ -94,7 +95,7 @@ def _padding(target: LayerTarget) -> str | None:
 def test_padding(trial: LayerTrial) -> None:
     """y at real tokens is the same, bit for bit, whatever the padded tokens hold; padding right, left and in between."""
     if trial.target.padding is None:
-        trial.require(False, f"takes {', '.join(trial.target.ignored)}, and a key that it hides has the weight it had")
+        raise Ignored(f"takes {', '.join(trial.target.ignored)}, and a key that it hides has the weight it had")
     trial.suitable(trial.padding is not None and not trial.padding.all())
     layer, visible = trial.layer(), trial.visible()
     before, hidden = trial.run(layer), ~trial.padding  # type: ignore[operator]

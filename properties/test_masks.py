@@ -6,7 +6,7 @@ import numpy as np
 
 from attnlaws.judge.precision import Precision
 from attnlaws.laws.law import law
-from attnlaws.laws.trial import Broken, Crashed, Trial
+from attnlaws.laws.trial import Broken, Crashed, Ignored, Trial
 from attnlaws.problems.draw import ALL, Wants
 from attnlaws.problems.dtypes import LARGEST, round_to
 from attnlaws.targets.call import Array, Call
@@ -169,6 +169,10 @@ def _finite_gradients(trial: Trial, empty: np.ndarray) -> None:  # type: ignore[
         trial.require(bool((query[empty] == 0).all()), "a row of zeros has a gradient by its query")
 
 
+#: what the law of sensitivity is tried on
+SENSITIVITY = Wants(options=ALL, regimes=("normal", "peaked", "integer", "needle"))
+
+
 def _takes_option(target: Target) -> bool:
     a = target.abilities
     return bool(a.routes or a.causal or a.scale or any(getattr(a, option) for option in ALL))
@@ -178,7 +182,7 @@ def _takes_option(target: Target) -> bool:
     "masks.sensitivity",
     "an option that is taken changes the result where it must",
     basis=("causality.future-keys",),
-    wants=Wants(options=ALL, regimes=("normal", "peaked", "integer", "needle")),
+    wants=SENSITIVITY,
     applies=lambda t: None if _takes_option(t) else "takes no option",
 )
 def test_sensitivity(trial: Trial) -> None:
@@ -186,6 +190,18 @@ def test_sensitivity(trial: Trial) -> None:
 
     "Accepted, then ignored" is the commonest fault of all.
     """
+    options = _without(trial)
+    trial.suitable(bool(options))
+    for option, plain in options:
+        if _useless(trial, plain):
+            what = f"{option} makes no difference on this input, where it must"
+            if _useless_in_general(trial, option):
+                raise Ignored(f"{what}: accepted, then ignored", call=trial.call)
+            raise Broken(what, call=trial.call)
+
+
+def _without(trial: Trial) -> list[tuple[str, Call]]:
+    """The trial's call without each of its options, by the name of the option."""
     call = trial.call
     without: list[tuple[str, Call]] = []
     needed = call.window is not None and trial.abilities.window_causal
@@ -207,21 +223,31 @@ def test_sensitivity(trial: Trial) -> None:
     without += [
         (f"the {name}", call.but(**{field: None})) for field, name in fields.items() if getattr(call, field) is not None
     ]
-    trial.suitable(bool(without))
-    output, exact = trial.run().output, trial.exact()
-    for option, plain in without:
-        expected = np.abs(exact.output - trial.exact(plain).output)
-        precision = trial.ladder(call.dtype)[-1]
-        slack = trial.bound(call, precision, exact) + trial.bound(plain, precision)
-        must = expected > 4 * slack
-        if not must.any():
-            continue
-        moved = np.abs(output - trial.run(plain).output)
-        trial.evidence.add(int(must.sum()), 0.0)
-        if not (moved[must] > slack[must]).any():
-            raise Broken(
-                f"{option} makes no difference on this input, where it must: accepted, then ignored", call=call
-            )
+    return without
+
+
+def _useless(trial: Trial, plain: Call) -> bool:
+    """Whether the target gives the same with and without an option where the oracle does not."""
+    call, exact = trial.call, trial.exact()
+    expected = np.abs(exact.output - trial.exact(plain).output)
+    precision = trial.ladder(call.dtype)[-1]
+    slack = trial.bound(call, precision, exact) + trial.bound(plain, precision)
+    must = expected > 4 * slack
+    if not must.any():
+        return False
+    moved = np.abs(trial.run().output - trial.run(plain).output)
+    trial.evidence.add(int(must.sum()), 0.0)
+    return not (moved[must] > slack[must]).any()
+
+
+def _useless_in_general(trial: Trial, option: str) -> bool:
+    """Whether it makes no difference on a problem with more queries and keys either; what leaks one key shows there."""
+    sizes = {"queries": 8, "keys": 8} if trial.problem.queries == trial.problem.keys else {"queries": 8, "keys": 11}
+    roomy = trial.problem.but(**sizes)
+    if not SENSITIVITY.fits(roomy, trial.abilities, trial.conventions):
+        return True
+    larger = Trial(trial.target, roomy, trial.session, trial.evidence)
+    return all(_useless(larger, plain) for name, plain in _without(larger) if name == option)
 
 
 @law(

@@ -24,7 +24,11 @@ from .cli_bench import bench_parser
 from .cli_bench import run as run_bench
 from .cli_judge import judge_parser
 from .cli_judge import run as run_judge
+from .cli_matrix import matrix_parser, shard
+from .cli_matrix import run as run_matrix
 from .cli_reports import BadReport, Reports, print_schema, report_options
+from .cli_soak import database_options, found_in, soak_parser
+from .cli_soak import run as run_soak
 
 if TYPE_CHECKING:
     from .run.watch import Watch
@@ -57,6 +61,7 @@ def _told(job: Callable[[], int], heard: Callable[[str, int], None] = lambda wor
     from .bench.history import BadBaseline
     from .problems.problem import CorruptCase
     from .run.check import UnknownLaw
+    from .run.found import NoDatabase
     from .targets.address import BadConfiguration, NoSuchTarget
     from .targets.conventions import UnknownChoice
     from .targets.signature import CannotAdapt
@@ -68,7 +73,7 @@ def _told(job: Callable[[], int], heard: Callable[[str, int], None] = lambda wor
         heard(str(error), NO_TARGET)
         return NO_TARGET
     except (
-        BadConfiguration, UnknownLaw, UnknownChoice, UnknownCase, BadBaseline, BadReport, CorruptCase, _Usage
+        BadConfiguration, UnknownLaw, UnknownChoice, UnknownCase, BadBaseline, BadReport, CorruptCase, NoDatabase, _Usage
     ) as error:  # fmt: skip
         print(f"attnlaws: {error}", file=sys.stderr)
         heard(str(error), USAGE)
@@ -117,6 +122,12 @@ def _parser() -> argparse.ArgumentParser:
     judge = commands.add_parser("judge", help="a verdict on code that nobody trusts, run in another process")
     judge_parser(judge, _seconds, _bytes)
     judge.set_defaults(run=_judge)
+    matrix = commands.add_parser("matrix", help="many targets, each in a process of its own, on one page")
+    matrix_parser(matrix, _seconds)
+    matrix.set_defaults(run=_matrix)
+    soak = commands.add_parser("soak", help="fresh seeds for hours; what was found before comes first")
+    soak_parser(soak)
+    soak.set_defaults(run=_soak)
     probe = commands.add_parser("probe", help="a target's conventions, as a card")
     probe.add_argument("target", metavar="TARGET")
     probe.add_argument("--device", default="cpu")
@@ -214,6 +225,8 @@ def _run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--dtype", action="append", metavar="DTYPE", help="only this dtype; may be given again, or with commas"
     )
+    parser.add_argument("--shard", type=shard, metavar="I/N", help="the laws of machine I of N, as many for each")
+    database_options(parser, None)
     parser.add_argument("--verbose", "-v", action="store_true", help="also a line for each law that is not applicable")
     _isolation_options(parser)
     parser.add_argument("--no-files", action="store_true", help="write no case files and scripts into .attnlaws/")
@@ -293,6 +306,7 @@ def _check_one(
     from . import api
     from .report.terminal import render
     from .run.ledger import Report
+    from .run.shards import part_of
 
     progress = Progress()
     progress.say(f"{name}: importing and probing")
@@ -324,6 +338,8 @@ def _check_one(
             progress=progress.law,
             partial=ended_first,
             watch=watch,
+            pick=None if options.shard is None else lambda laws, made: part_of(laws, made, *options.shard),
+            found=found_in(options, None),
         )
     except ValueError as error:
         if type(error) is ValueError:
@@ -407,6 +423,17 @@ def _bench(options: argparse.Namespace) -> int:
 def _judge(options: argparse.Namespace) -> int:
     progress = Progress()
     return run_judge(options, progress.law, progress.clear)
+
+
+def _matrix(options: argparse.Namespace) -> int:
+    progress = Progress()
+    return run_matrix(options, progress.say if progress.live else lambda _: None, progress.clear)
+
+
+def _soak(options: argparse.Namespace) -> int:
+    progress = Progress()
+    progress.say(f"{options.target}: importing and probing")
+    return run_soak(options, progress.law, progress.clear)
 
 
 def _vectors(options: argparse.Namespace) -> int:

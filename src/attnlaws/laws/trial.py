@@ -41,6 +41,10 @@ class Broken(Exception):
         self.where, self.call, self.index = where, call, index
 
 
+class Ignored(Broken):
+    """An option that the target accepts has no effect where it must have one."""
+
+
 class Crashed(Exception):
     """The target raised, or returned no output, on a legal problem."""
 

@@ -175,6 +175,7 @@ def _law(verdict: Verdict, report: Report) -> Document:
         "family": verdict.law.split(".")[0],
         "statement": verdict.statement,
         "status": verdict.status,
+        "ignored": verdict.ignored,
         "reason": verdict.reason,
         "under": verdict.under,
         "known": _known(report.known[verdict.law]) if verdict.law in report.known else None,

@@ -22,6 +22,7 @@ from ..targets.quiet import OutOfTime
 from ..targets.target import Target
 from .budget import deadline_alarm
 from .death import forks, given_up, guarded, verdict_of_death
+from .found import Found
 from .ledger import BROKEN, COULD_NOT_TELL, NOT_APPLICABLE, Report, Verdict
 from .one_law import Effort, fault, run_law
 from .supervise import DEATHS
@@ -36,6 +37,8 @@ PROFILES_OF_EFFORT = {
 }
 
 Progress = Callable[[str, int, int, int], None]
+#: which of the laws of a target are tried, out of those that are asked for
+Pick = Callable[[Sequence[AnyLaw], Any], list[AnyLaw]]
 
 
 class UnknownLaw(ValueError):
@@ -88,16 +91,20 @@ def run_checks(
     progress: Progress | None = None,
     partial: Callable[[Report], None] | None = None,
     watch: Watch | None = None,
+    pick: Pick | None = None,
+    found: Found | None = None,
 ) -> Report:
     """Try the laws on a target within a budget in seconds; everything found is in the report, whatever happens.
 
     `partial` gets the report as it stands if the target hangs where Python can't interrupt it. `watch` is told what is
-    done, and knows what an earlier process of this run did before it died.
+    done, and knows what an earlier process of this run did before it died. `pick` leaves some of the laws; `found` has cases that
+    are tried first, and keeps those that break a law now.
     Raises UnknownLaw, and ValueError for a dtype that the target doesn't take.
     """
     chosen = select(laws)
     _known_precisions(target)
     target = only_dtypes(target, dtypes)
+    chosen = pick(chosen, target) if pick is not None else chosen
     limit = budget if budget is not None else PROFILES_OF_EFFORT[profile][1]
     watch = watch or Watch()
     session = Session(on_problem=watch.problem)
@@ -119,15 +126,16 @@ def run_checks(
             asked=laws,
             progress=progress,
             watch=watch,
+            found=found,
         )
         verdicts = folded(verdicts, {law.name: law for law in chosen})
-        found = report()
+        made = report()
         if watch.resumed.last_rites:
-            return replace(found, target=target.but(function=_not_called))
-        if found.failures and not clock.out_of_time and time.monotonic() < clock.deadline:
+            return replace(made, target=target.but(function=_not_called))
+        if made.failures and not clock.out_of_time and time.monotonic() < clock.deadline:
             diagnosis, seen = _diagnosis(target, verdicts, seed)
-            found = replace(found, diagnosis=diagnosis, hints=seen)
-    return found
+            made = replace(made, diagnosis=diagnosis, hints=seen)
+    return made
 
 
 @dataclass
@@ -172,6 +180,7 @@ def try_all(
     asked: Sequence[str] | None,
     progress: Progress | None,
     watch: Watch,
+    found: Found | None = None,
 ) -> None:
     """Try each law on a target of its kind; the verdicts are added to the list as they come, after those that are there."""
     effort = PROFILES_OF_EFFORT[profile][0]
@@ -196,13 +205,17 @@ def try_all(
             deadline=clock.deadline,
             share_ends=now + share,
             tick=tick,
+            known=found.problems(law, target) if found is not None else (),
         )
         named = {law.name, law.name.split(".")[0]} & set(asked or ())
         try:
             if law.slow and profile not in ("full", "soak") and not named:
                 verdicts.append(Verdict(law.name, law.statement, NOT_APPLICABLE, "takes seconds: tried with --full"))
             else:
-                verdicts.append(_verdict(law, run, target, session, clock, watch, deaths))
+                verdict = _verdict(law, run, target, session, clock, watch, deaths)
+                verdicts.append(verdict)
+                if found is not None and verdict.red and verdict.witness is not None:
+                    found.keep(law, target, verdict.witness)
         except Exception as error:
             verdicts.append(fault(law, error))
         except OutOfTime:

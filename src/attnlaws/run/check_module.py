@@ -11,7 +11,8 @@ from ..laws.trial import Session
 from ..targets.layer import LayerTarget
 from ..targets.model import ModelTarget
 from .budget import deadline_alarm
-from .check import PROFILES_OF_EFFORT, Clock, Progress, folded, one_thread, select, try_all
+from .check import PROFILES_OF_EFFORT, Clock, Pick, Progress, folded, one_thread, select, try_all
+from .found import Found
 from .ledger import Report
 from .watch import Watch
 
@@ -27,6 +28,8 @@ def run_module_checks(
     progress: Progress | None = None,
     partial: Callable[[Report], None] | None = None,
     watch: Watch | None = None,
+    pick: Pick | None = None,
+    found: Found | None = None,
 ) -> Report:
     """Try the laws of its kind on a module within a budget in seconds; everything found is in the report.
 
@@ -34,6 +37,7 @@ def run_module_checks(
     """
     chosen = select(laws, target.LAWS)
     tried, diagnosis = ready(_only(target, dtypes))
+    chosen = pick(chosen, tried) if pick is not None else chosen
     watch = watch or Watch()
     session = Session(on_problem=watch.problem)
     verdicts = watch.earlier(session)
@@ -57,6 +61,7 @@ def run_module_checks(
             asked=laws,
             progress=progress,
             watch=watch,
+            found=found,
         )
         verdicts = folded(verdicts, {law.name: law for law in chosen})
     return report()

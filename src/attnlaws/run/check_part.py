@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from ..laws.trial import Session
 from ..targets.part import Part
 from .budget import deadline_alarm
-from .check import PROFILES_OF_EFFORT, Clock, Progress, folded, one_thread, select, try_all
+from .check import PROFILES_OF_EFFORT, Clock, Pick, Progress, folded, one_thread, select, try_all
+from .found import Found
 from .ledger import Report
 from .watch import Watch
 
@@ -23,11 +24,14 @@ def run_part_checks(
     progress: Progress | None = None,
     partial: Callable[[Report], None] | None = None,
     watch: Watch | None = None,
+    pick: Pick | None = None,
+    found: Found | None = None,
 ) -> Report:
     """Try the laws of parts of this kind within a budget in seconds. Raises UnknownLaw, and ValueError for a dtype."""
     if dtypes:
         raise ValueError(f"{target.name} is a {target.kind}, which has no dtype to choose")
     chosen = [law for law in select(laws, "part") if law.not_applicable(target) is None or laws]
+    chosen = pick(chosen, target) if pick is not None else chosen
     watch = watch or Watch()
     session = Session(on_problem=watch.problem)
     verdicts = watch.earlier(session)
@@ -48,6 +52,7 @@ def run_part_checks(
             asked=laws,
             progress=progress,
             watch=watch,
+            found=found,
         )
         verdicts = folded(verdicts, {law.name: law for law in chosen})
     return report()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..laws.trial import Broken, Crashed, Evidence
+from ..laws.trial import Broken, Crashed, Evidence, Ignored
 from ..targets.layer import LayerTarget
 from ..targets.model import ModelTarget
 from ..targets.part import Part
@@ -43,6 +43,11 @@ class Verdict:
     def red(self) -> bool:
         """Whether this verdict fails the run."""
         return self.status in RED
+
+    @property
+    def ignored(self) -> bool:
+        """Whether it is broken since an option that the target accepts has no effect."""
+        return self.status == BROKEN and isinstance(self.failure, Ignored)
 
 
 @dataclass(frozen=True)

@@ -56,18 +56,20 @@ class Settings:
     layer: Mapping[str, Any] = field(default_factory=dict)
     model: Mapping[str, Any] = field(default_factory=dict)
     cost: Mapping[str, float] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 def load_target(
     name: str, *, device: str = "cpu", root: Path | None = None
 ) -> Target | LayerTarget | ModelTarget | Part:
     """The target of this name, imported, adapted and probed: a function of query, key and value, a layer, or a model; or a
-    part of a model, as "mine.py:sample as sampler" names it.
+    part of a model, as "mine.py:sample as sampler" names it. `root` is where names are declared: a TOML file, or a folder.
 
     Raises NoSuchTarget, CannotAdapt, UnknownChoice or BadConfiguration, each with one clear sentence.
     """
     configured = configured_targets(root or Path.cwd())
     settings = configured.get(name, Settings(name))
+    _environment_is_set(name, settings.environment)
     address, word, kind = settings.target.partition(" as ")
     if word:
         return replace(taken_as(kind.strip(), name, locate(address.strip(), configured)), address=name)
@@ -273,12 +275,10 @@ def _imported(load: Callable[[], Any], name: str) -> Any:
 
 
 def configured_targets(root: Path) -> dict[str, Settings]:
-    """[tool.attnlaws.targets] of the nearest pyproject.toml at or above `root`."""
-    for folder in (root, *root.parents):
-        path = folder / "pyproject.toml"
-        if path.is_file():
-            break
-    else:
+    """[tool.attnlaws.targets] of a TOML file, or of the nearest pyproject.toml at or above a folder."""
+    places = (root,) if root.is_file() else (folder / "pyproject.toml" for folder in (root, *root.parents))
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
         return {}
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -288,7 +288,16 @@ def configured_targets(root: Path) -> dict[str, Settings]:
     return {name: _settings(name, values) for name, values in section.items()}
 
 
-_KEYS = ("target", "names", "conventions", "arguments", "routes", "framework", "precision", "layer", "model", "cost")
+def _environment_is_set(name: str, wanted: Mapping[str, str]) -> None:
+    """Raise BadConfiguration where a variable is not set as declared: most are read when a library is imported."""
+    for variable, value in wanted.items():
+        if os.environ.get(variable) != value:
+            raise BadConfiguration(f"{name} needs {variable}={value} in the environment; set it before Python starts")
+
+
+#: the tables of a target's declaration, and its keys
+_TABLES = ("names", "conventions", "arguments", "precision", "layer", "model", "cost", "environment")
+_KEYS = ("target", *_TABLES, "routes", "framework")
 
 
 def _settings(name: str, values: Any) -> Settings:
@@ -304,7 +313,7 @@ def _settings(name: str, values: Any) -> Settings:
                 f"{where} has an unknown key {key!r}; known: {', '.join(_KEYS)}"
                 + (f"; did you mean {near[0]!r}?" if near else "")
             )
-    for key in ("names", "conventions", "arguments", "precision", "layer", "model", "cost"):
+    for key in _TABLES:
         if not isinstance(values.get(key, {}), dict):
             raise BadConfiguration(f"{where} {key} = {values[key]!r} must be a table")
     for key, known in (("names", tuple(NAMES)), ("precision", ("float64", "float32", "bfloat16", "float16"))):
@@ -334,6 +343,7 @@ def _settings(name: str, values: Any) -> Settings:
         values.get("layer", {}),
         values.get("model", {}),
         values.get("cost", {}),
+        {variable: str(value) for variable, value in values.get("environment", {}).items()},
     )
 
 

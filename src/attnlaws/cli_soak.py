@@ -1,0 +1,127 @@
+"""The command `attnlaws soak`.
+
+Exit codes: 0 no law was broken in the time given; 1 one was; others as for check.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .run.found import Found
+    from .run.ledger import Report
+
+FOLDER = ".attnlaws/found"
+#: seconds without a line, where nothing breaks
+QUIET = 60.0
+
+
+def soak_parser(parser: argparse.ArgumentParser) -> None:
+    """The options of the command."""
+    parser.epilog = (__doc__ or "").partition("\n\n")[2]
+    parser.add_argument("target", metavar="TARGET", help="a target, as for check")
+    parser.add_argument("--hours", type=_hours, default=1.0, metavar="H", help="how long, such as 8 or 0.5 (default 1)")
+    parser.add_argument(
+        "--seed-from", type=int, default=0, metavar="N", help="the first seed; give each machine seeds of its own"
+    )
+    parser.add_argument("--laws", action="append", metavar="LAW", help="a law or a family; may be given again")
+    parser.add_argument(
+        "--profile",
+        default="soak",
+        choices=("soak", "full", "quick", "smoke"),
+        help="what one seed gets (default soak)",
+    )
+    database_options(parser, FOLDER)
+    parser.add_argument("--device", default="cpu")
+
+
+def database_options(parser: argparse.ArgumentParser, default: str | None) -> None:
+    """Where cases are kept."""
+    parser.add_argument(
+        "--database",
+        action="append",
+        metavar="FOLDER|redis://HOST",
+        help="where broken cases are kept, and tried first the next time, on every machine that gives the same; may be given again"
+        + (f" (default {default})" if default else ""),
+    )
+    parser.add_argument(
+        "--read-only", action="append", default=[], metavar="FOLDER|redis://HOST", help="one more, to be read alone"
+    )
+
+
+def found_in(options: argparse.Namespace, default: str | None) -> Found | None:
+    """The cases of the databases that are named; None where none is. Raises NoDatabase."""
+    from .run.found import Found, database_of
+
+    places = options.database or ([default] if default else [])
+    return Found(database_of(places, options.read_only)) if places or options.read_only else None
+
+
+def _hours(text: str) -> float:
+    try:
+        hours = float(text)
+    except ValueError:
+        hours = 0.0
+    if not 0 < hours < 1e6:
+        raise argparse.ArgumentTypeError(f"{text!r} is no number of hours; write 8 or 0.5")
+    return hours
+
+
+def run(options: argparse.Namespace, progress: Callable[[str, int, int, int], None], clear: Callable[[], None]) -> int:
+    """Run the command; the exit code."""
+    from . import api
+    from .report.card import card_of
+    from .run.check import select
+    from .run.soak import soak
+
+    select(options.laws, None)
+    found = found_in(options, FOLDER)
+    assert found is not None
+    target = api.target_of(options.target, device=options.device)
+    clear()
+    print(card_of(target))
+    started = said = time.monotonic()
+    rounds, problems, faults = 0, 0, 0
+    broken: set[str] = set()
+    try:
+        for report in soak(
+            partial(api.run, target),
+            found,
+            seconds=options.hours * 3600,
+            first_seed=options.seed_from,
+            profile=options.profile,
+            laws=options.laws,
+            progress=progress,
+        ):
+            clear()
+            rounds, problems = rounds + 1, problems + report.problems
+            faults += sum(verdict.status == "fault" for verdict in report.verdicts)
+            broken |= {verdict.law for verdict in report.failures}
+            if report.exit_code in (1, 5) or time.monotonic() - said > QUIET:
+                print(_told(api.save_failures(report)), flush=True)
+                said = time.monotonic()
+    except KeyboardInterrupt:
+        clear()
+        print("interrupted")
+    spent = (time.monotonic() - started) / 3600
+    names = f": {', '.join(sorted(broken))}" if broken else ""
+    seeds = f"seeds {options.seed_from} to {options.seed_from + rounds - 1}" if rounds else "no seed"
+    print(f"{target.name}: {seeds}, {problems} problems, {spent:.2f} h, {len(broken)} laws broken{names}")
+    return 1 if broken else 5 if faults else 0 if problems else 4
+
+
+def _told(report: Report) -> str:
+    """One round: a line, and what broke, whole."""
+    from .report.terminal import diagnosis, failure_block
+
+    lines = [
+        f"seed {report.seed}: {report.problems} problems, {len(report.failures)} laws broken, {report.seconds:.0f} s"
+    ]
+    lines += [failure_block(verdict, report) for verdict in report.failures if verdict.under is None]
+    lines += [diagnosis(report)] if report.failures else []
+    lines += [f"fault of attnlaws in {v.law}: {v.reason}" for v in report.verdicts if v.status == "fault"]
+    return "\n".join(line for line in lines if line)
