@@ -8,35 +8,26 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import tempfile
-import time
-import traceback
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
 
 from .cli_bench import bench_parser
 from .cli_bench import run as run_bench
+from .cli_check import check as run_check
+from .cli_check import run_options
+from .cli_common import BROKEN, FAULT, NOTHING, OK, USAGE, Progress, Usage, amount, count, seconds, told
+from .cli_faults import faults as run_faults
 from .cli_judge import judge_parser
 from .cli_judge import run as run_judge
-from .cli_matrix import matrix_parser, shard
+from .cli_matrix import matrix_parser
 from .cli_matrix import run as run_matrix
-from .cli_reports import BadReport, Reports, print_schema, report_options
-from .cli_soak import database_options, found_in, soak_parser
+from .cli_reports import print_schema, report_options
 from .cli_soak import run as run_soak
-
-if TYPE_CHECKING:
-    from .run.watch import Watch
-
-R = TypeVar("R")
-
-OK, BROKEN, USAGE, NO_TARGET, NOTHING, FAULT, TIMEOUT = 0, 1, 2, 3, 4, 5, 124
-INTERRUPTED = 130
+from .cli_soak import soak_parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -52,48 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Hypothesis keeps caches in the current folder; a command that checks code leaves nothing there but .attnlaws/.
     os.environ.setdefault("HYPOTHESIS_STORAGE_DIRECTORY", str(Path(tempfile.gettempdir()) / "attnlaws-hypothesis"))
     warnings.simplefilter("ignore")  # a target's warnings are not the report's
-    return _told(partial(options.run, options))
-
-
-def _told(job: Callable[[], int], heard: Callable[[str, int], None] = lambda words, code: None) -> int:
-    """Every known error is one sentence and its exit code, `heard` too; an unknown one is a fault of ours, shown whole."""
-    from .bench.cases import UnknownCase
-    from .bench.history import BadBaseline
-    from .problems.problem import CorruptCase
-    from .run.check import UnknownLaw
-    from .run.found import NoDatabase
-    from .targets.address import BadConfiguration, NoSuchTarget
-    from .targets.conventions import UnknownChoice
-    from .targets.signature import CannotAdapt
-
-    try:
-        return int(job())
-    except (NoSuchTarget, CannotAdapt) as error:
-        print(f"attnlaws: {error}", file=sys.stderr)
-        heard(str(error), NO_TARGET)
-        return NO_TARGET
-    except (
-        BadConfiguration, UnknownLaw, UnknownChoice, UnknownCase, BadBaseline, BadReport, CorruptCase, NoDatabase, _Usage
-    ) as error:  # fmt: skip
-        print(f"attnlaws: {error}", file=sys.stderr)
-        heard(str(error), USAGE)
-        return USAGE
-    except KeyboardInterrupt:
-        print("attnlaws: interrupted", file=sys.stderr)
-        return INTERRUPTED
-    except BrokenPipeError:
-        return OK
-    except Exception as error:
-        traceback.print_exc()
-        heard(f"{type(error).__name__}: {error}", FAULT)
-        print(
-            "attnlaws: this is a fault of attnlaws, not of your target; please report the lines above", file=sys.stderr
-        )
-        return FAULT
-
-
-class _Usage(Exception):
-    """Wrong usage that argparse can't see."""
+    return told(partial(options.run, options))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -112,18 +62,18 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TARGET",
         help="pkg.mod:attr, file.py:attr, a preset, or a name from pyproject.toml",
     )
-    _run_options(check)
+    run_options(check)
     report_options(check)
-    check.set_defaults(run=_check)
+    check.set_defaults(run=run_check)
     _diff_parser(commands.add_parser("diff", help="where two targets differ, and what explains it"))
     bench = commands.add_parser("bench", help="how long a target takes, beside another or a stored run")
-    bench_parser(bench, _seconds)
+    bench_parser(bench, seconds)
     bench.set_defaults(run=_bench)
     judge = commands.add_parser("judge", help="a verdict on code that nobody trusts, run in another process")
-    judge_parser(judge, _seconds, _bytes)
+    judge_parser(judge, seconds, amount)
     judge.set_defaults(run=_judge)
     matrix = commands.add_parser("matrix", help="many targets, each in a process of its own, on one page")
-    matrix_parser(matrix, _seconds)
+    matrix_parser(matrix, seconds)
     matrix.set_defaults(run=_matrix)
     soak = commands.add_parser("soak", help="fresh seeds for hours; what was found before comes first")
     soak_parser(soak)
@@ -153,7 +103,7 @@ def _lists(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     faults.add_argument("--run", action="store_true", dest="now", help="try them now: some 20 minutes for all")
     faults.add_argument("--jobs", type=int, default=1, metavar="N", help="processes (default 1)")
     faults.add_argument("--save", action="store_true", help="with --run: keep the rows, in a checkout")
-    faults.set_defaults(run=_faults)
+    faults.set_defaults(run=run_faults)
     claims = commands.add_parser(
         "claims", help="claims about attention in three texts: true, false, and what was measured"
     )
@@ -178,11 +128,9 @@ def _diff_parser(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "exit codes: 0 no difference found; 1 they differ; 4 nothing could be compared; others as for check"
     parser.add_argument("first", metavar="A", help="a target, as for check")
     parser.add_argument("second", metavar="B", help="another target")
-    parser.add_argument("--problems", type=_count, default=150, metavar="N", help="about so many (default 150)")
+    parser.add_argument("--problems", type=count, default=150, metavar="N", help="about so many (default 150)")
     parser.add_argument("--seed", type=int, default=0, help="another seed tries other problems (default 0)")
-    parser.add_argument(
-        "--budget", type=_seconds, default=120.0, metavar="60s", help="a limit in seconds (default 120)"
-    )
+    parser.add_argument("--budget", type=seconds, default=120.0, metavar="60s", help="a limit in seconds (default 120)")
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
         "--dtype", action="append", metavar="DTYPE", help="only this dtype; may be given again, or with commas"
@@ -193,192 +141,13 @@ def _diff_parser(parser: argparse.ArgumentParser) -> None:
 def _vectors_parser(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("target", nargs="?", metavar="TARGET", help="for what this target takes, by its conventions")
     parser.add_argument("--out", required=True, metavar="DIR", help="the folder to write into")
-    parser.add_argument("--cases", type=_count, default=200, metavar="N", help="how many (default 200)")
+    parser.add_argument("--cases", type=count, default=200, metavar="N", help="how many (default 200)")
     parser.add_argument("--seed", type=int, default=0, help="another seed gives other cases (default 0)")
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
         "--dtype", action="append", metavar="DTYPE", help="only this dtype; may be given again, or with commas"
     )
     parser.set_defaults(run=_vectors)
-
-
-def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of problems; write 1 or more")
-    return int(text)
-
-
-def _run_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--laws", action="append", metavar="LAW", help="a law or a family; may be given again")
-    effort = parser.add_mutually_exclusive_group()
-    effort.add_argument("--profile", default="quick", choices=("quick", "full", "soak", "smoke"))
-    effort.add_argument(
-        "--quick", action="store_const", const="quick", dest="profile", help="--profile quick, the default"
-    )
-    effort.add_argument("--full", action="store_const", const="full", dest="profile", help="--profile full")
-    parser.add_argument("--budget", type=_seconds, metavar="60s", help="a limit in seconds, or with s, m, h")
-    parser.add_argument(
-        "--as", dest="part", metavar="PART", help="a part of a model: sampler, rotation, layer-norm, causal-loss, ..."
-    )
-    parser.add_argument("--seed", type=int, default=0, help="another seed tries other problems (default 0)")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument(
-        "--dtype", action="append", metavar="DTYPE", help="only this dtype; may be given again, or with commas"
-    )
-    parser.add_argument("--shard", type=shard, metavar="I/N", help="the laws of machine I of N, as many for each")
-    database_options(parser, None)
-    parser.add_argument("--verbose", "-v", action="store_true", help="also a line for each law that is not applicable")
-    _isolation_options(parser)
-    parser.add_argument("--no-files", action="store_true", help="write no case files and scripts into .attnlaws/")
-
-
-def _isolation_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--patience", type=_seconds, default=60.0, metavar="60s", help="a call without an answer hangs (default 60 s)"
-    )
-    parser.add_argument(
-        "--memory",
-        type=_bytes,
-        metavar="8GiB",
-        help="a limit for the target's process (default 80 %% of the machine's)",
-    )
-    parser.add_argument(
-        "--in-process", action="store_true", help="in this process, for a debugger: what ends it ends the report too"
-    )
-
-
-def _bytes(text: str) -> int:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(K|M|G|T)?(?:i?B)?", text.strip())
-    if not found or float(found[1]) <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no amount of memory; write 8GiB or 500MiB")
-    return int(float(found[1]) * 1024 ** " KMGT".index(found[2] or " "))
-
-
-def _seconds(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m|h)?", text.strip())
-    if not found or float(found[1]) <= 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; write 60, 60s, 5m or 1h")
-    return float(found[1]) * {"s": 1, "m": 60, "h": 3600, None: 1}[found[2]]
-
-
-def _check(options: argparse.Namespace) -> int:
-    from .run.check import select
-
-    select(options.laws, None)  # an unknown law is told before anything is imported for minutes
-    reports = Reports(options)
-    codes: list[int] = []
-    for name in options.targets:
-        codes.append(_told(partial(_isolated, options, name, reports), partial(reports.add_untried, name)))
-        if codes[-1] == INTERRUPTED:
-            return INTERRUPTED
-    worst = next((code for code in (BROKEN, FAULT, NO_TARGET, USAGE, TIMEOUT, NOTHING) if code in codes), OK)
-    reports.write(worst)
-    return worst
-
-
-def _isolated(options: argparse.Namespace, name: str, reports: Reports) -> int:
-    """One target in a process of its own, where there can be one."""
-    from .run.supervise import DiedEarly, can_supervise, supervised
-    from .run.watch import Watch
-    from .targets.processes import Limits, default_memory
-
-    def job(watch: Watch) -> int:
-        check = partial(_check_one, options, name, reports, watch, watch.leave)
-        code = _told(check, partial(reports.add_untried, name))
-        watch.keep(reports.parcel())
-        return code
-
-    if options.in_process or not can_supervise():
-        return _check_one(options, name, reports, Watch(), reports.write)
-    memory = default_memory() if options.memory is None else options.memory
-    try:
-        return supervised(job, Limits(options.patience, memory), reports.unpack)
-    except DiedEarly as death:
-        print(f"attnlaws: {name}: {death}", file=sys.stderr)
-        reports.add_untried(name, str(death), death.code)
-        return death.code
-
-
-def _check_one(
-    options: argparse.Namespace, name: str, reports: Reports, watch: Watch, leave: Callable[[int], None]
-) -> int:
-    """`leave` is called with the exit code where the run is about to be ended from outside."""
-    from . import api
-    from .report.terminal import render
-    from .run.ledger import Report
-    from .run.shards import part_of
-
-    progress = Progress()
-    progress.say(f"{name}: importing and probing")
-    target = api.target_of(f"{name} as {options.part}" if options.part else name, device=options.device)
-    dtypes = [d for given in options.dtype or [] for d in given.split(",")] or None
-
-    def show(found: Report) -> Report:
-        progress.clear()
-        report = reports.expected(found)
-        saved = report if options.no_files else api.save_failures(report)
-        if not reports.silent:
-            print(render(saved, colour=sys.stdout.isatty(), verbose=options.verbose))
-        reports.add(saved)
-        return report
-
-    def ended_first(found: Report) -> None:
-        show(replace(found, out_of_time=True))
-        watch.keep(reports.parcel())
-        leave(TIMEOUT)
-
-    try:
-        report = api.run(
-            target,
-            laws=options.laws,
-            profile=options.profile,
-            budget=options.budget,
-            seed=options.seed,
-            dtypes=dtypes,
-            progress=progress.law,
-            partial=ended_first,
-            watch=watch,
-            pick=None if options.shard is None else lambda laws, made: part_of(laws, made, *options.shard),
-            found=found_in(options, None),
-        )
-    except ValueError as error:
-        if type(error) is ValueError:
-            raise _Usage(str(error)) from error
-        raise
-    return show(report).exit_code
-
-
-class Progress:
-    """One line on a terminal, a line now and then elsewhere: from the first second on."""
-
-    def __init__(self) -> None:
-        self.live = sys.stderr.isatty()
-        self.started = self.last = time.monotonic()
-
-    def say(self, text: str) -> None:
-        """Show a line of progress."""
-        if self.live:
-            sys.stderr.write(f"\r\x1b[K{text[:110]}")
-        else:
-            sys.stderr.write(text + "\n")
-        sys.stderr.flush()
-
-    def law(self, name: str, number: int, total: int, judged: int) -> None:
-        """Called for every problem of a law."""
-        self.now_and_then(f"law {number + 1} of {total}: {name}, {judged} problems")
-
-    def now_and_then(self, text: str) -> None:
-        """Called for every problem; shows at most four lines a second live, one every five seconds otherwise."""
-        now = time.monotonic()
-        if now - self.last >= (0.25 if self.live else 5.0):
-            self.last = now
-            self.say(f"{now - self.started:5.1f} s  {text}")
-
-    def clear(self) -> None:
-        """Remove the live line."""
-        if self.live:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
 
 
 def _diff(options: argparse.Namespace) -> int:
@@ -408,7 +177,7 @@ def _diff(options: argparse.Namespace) -> int:
         )
     except ValueError as error:
         if type(error) is ValueError:
-            raise _Usage(str(error)) from error
+            raise Usage(str(error)) from error
         raise
     progress.clear()
     print(found)
@@ -445,10 +214,10 @@ def _vectors(options: argparse.Namespace) -> int:
             options.target, options.out, cases=options.cases, seed=options.seed, device=options.device, dtypes=dtypes
         )
     except (FileExistsError, NotADirectoryError) as error:
-        raise _Usage(str(error)) from error
+        raise Usage(str(error)) from error
     except ValueError as error:
         if type(error) is ValueError:
-            raise _Usage(str(error)) from error
+            raise Usage(str(error)) from error
         raise
     print(f"{count} cases in {options.out}; README.md there says how to use them")
     return OK
@@ -480,99 +249,6 @@ def _laws(options: argparse.Namespace) -> int:
     return OK
 
 
-def _faults(options: argparse.Namespace) -> int:
-    from .faults.case import Fault
-    from .faults.catalogue import FAULTS
-    from .faults.models.catalogue import MODEL_FAULTS
-    from .faults.models.fault import ModelFault
-    from .report.kills import about_fault, about_model_fault
-    from .run import matrix, model_matrix
-
-    every: tuple[Fault | ModelFault, ...] = (*FAULTS, *MODEL_FAULTS)
-    try:
-        chosen = matrix.pick(options.fault, every)
-    except matrix.UnknownFault as error:
-        raise _Usage(str(error)) from error
-    functions = [fault for fault in chosen if not isinstance(fault, ModelFault)]
-    models = [fault for fault in chosen if isinstance(fault, ModelFault)]
-    if options.now:
-        return _run_faults(options, [fault.name for fault in functions], [fault.name for fault in models])
-    if options.save:
-        raise _Usage("--save keeps what --run finds: attnlaws faults --run --save")
-    if not options.fault:
-        for fault in chosen:
-            kind = "model" if isinstance(fault, ModelFault) else "attention"
-            print(f"{fault.name:<38} {kind:<10} {fault.sentence}")
-        return OK
-    stored = {row.fault: row for row in matrix.load().kills} if functions else {}
-    stored_models = {row.fault: row for row in model_matrix.load().kills} if models else {}
-    for function in functions:
-        print(f"{about_fault(function, stored.get(function.name))}\n")
-    for model in models:
-        print(f"{about_model_fault(model, stored_models.get(model.name))}\n")
-    return OK
-
-
-def _run_faults(options: argparse.Namespace, functions: list[str], models: list[str]) -> int:
-    """Each fault is tried now; 1 where one is not caught or named as another, or where something right is red."""
-    from .run import matrix
-
-    if options.jobs < 1:
-        raise _Usage("--jobs is 1 or more")
-    if options.save and not matrix.CHECKOUT.exists():
-        raise _Usage("--save writes into a checkout, and this is an installed package")
-    clean = [_run_function_faults(options, functions)] if functions else []
-    clean += [_run_model_faults(options, models)] if models else []
-    return OK if all(clean) else BROKEN
-
-
-def _run_function_faults(options: argparse.Namespace, names: list[str]) -> bool:
-    """Whether each fault of attention is caught and none is named as another, and no right function is red."""
-    from .report import kills
-    from .run import matrix
-
-    print(kills.table(matrix.Matrix(())))
-    rows = _shown(matrix.run(names, options.jobs), kills.line, f"of {len(names)} faults")
-    controls = [] if options.fault else _shown(matrix.run_controls(options.jobs), kills.control_line, "right functions")
-    made = matrix.Matrix(tuple(rows), tuple(controls))
-    print(f"\n{kills.summary(made)}")
-    if options.save:
-        matrix.save(matrix.merged(matrix.load(), made) if matrix.STORED.exists() else made)
-        print(f"written to {matrix.STORED}; now run python docs/make.py")
-    return made.clean
-
-
-def _run_model_faults(options: argparse.Namespace, names: list[str]) -> bool:
-    """Whether each fault of a model breaks the law that is about it, and no right model is red."""
-    from .report import kills
-    from .run import model_matrix
-
-    print(kills.table_of_models())
-    rows = _shown(model_matrix.run(names, options.jobs), kills.model_line, f"of {len(names)} faults of models")
-    controls = (
-        [] if options.fault else _shown(model_matrix.run_controls(options.jobs), kills.right_model_line, "right models")
-    )
-    made = model_matrix.ModelMatrix(tuple(rows), tuple(controls))
-    print(f"\n{kills.summary_of_models(made)}")
-    if options.save:
-        model_matrix.save(model_matrix.merged(model_matrix.load(), made) if model_matrix.STORED.exists() else made)
-        print(f"written to {model_matrix.STORED}; now run python docs/make.py")
-    return made.clean
-
-
-def _shown(found: Iterable[R], line: Callable[[R], str], of: str) -> list[R]:
-    """Rows, each printed as soon as it is there, with a count of them on a terminal."""
-    progress, rows = Progress(), list[R]()
-    for row in found:
-        rows.append(row)
-        progress.clear()
-        print(line(row), flush=True)
-        if progress.live:
-            progress.say(f"{time.monotonic() - progress.started:5.1f} s  {len(rows)} {of}")
-    progress.clear()
-    return rows
-
-
 def _claims(options: argparse.Namespace) -> int:
     """Each claim is checked now; 5 where a check doesn't show what the ledger says."""
     from .claims.ledger import UnknownClaim, detail, row, run, summary
@@ -584,7 +260,7 @@ def _claims(options: argparse.Namespace) -> int:
             if not (len(options.claim) == 1 and len(options.claim[0]) > 1):
                 print("\n".join(row(result)), flush=True)
     except UnknownClaim as error:
-        raise _Usage(str(error)) from error
+        raise Usage(str(error)) from error
     if len(results) == 1:
         print(detail(results[0]))
     print(summary(results))
@@ -605,9 +281,9 @@ def _pictures(options: argparse.Namespace) -> int:
             for path in draw(target, options.out, png=options.png, seed=options.seed):
                 print(path, flush=True)
     except NoMatplotlib as error:
-        raise _Usage(str(error)) from error
+        raise Usage(str(error)) from error
     except OSError as error:
-        raise _Usage(f"can't write to {options.out}: {error.strerror or error}") from error
+        raise Usage(f"can't write to {options.out}: {error.strerror or error}") from error
     except CannotMeasure as error:
         print(f"attnlaws: {error}", file=sys.stderr)
         return NOTHING
@@ -632,11 +308,11 @@ def _replay(options: argparse.Namespace) -> int:
         raise UnknownLaw(f"the case is about the law {case.law!r}, which doesn't exist here")
     name = options.target or case.target
     if not name:
-        raise _Usage("the case names no target (it was given as an object); pass --target pkg.mod:attr")
+        raise Usage("the case names no target (it was given as an object); pass --target pkg.mod:attr")
     target = api.target_of(name, device=options.device)
     law = laws[case.law]
     if law.kind != target.LAWS:
-        raise _Usage(f"{case.law} is no law for {name}")
+        raise Usage(f"{case.law} is no law for {name}")
     if not isinstance(target, Target | Part):
         target = ready(target)[0]
     failure = replay(law, target, case.problem)
