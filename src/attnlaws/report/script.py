@@ -146,6 +146,8 @@ def _own_index(target: Target, failure: Broken) -> tuple[int, ...]:
     assert failure.index is not None
     b, h, i, c = failure.index
     queries = 0 if failure.call is None else failure.call.query.shape[2]
+    if target.heads_merged and failure.call is not None:
+        return b, i, h * failure.call.value.shape[3] + c
     return {
         "BHSD": (b, h, i, c),
         "BSHD": (b, i, h, c),

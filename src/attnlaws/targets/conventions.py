@@ -29,8 +29,8 @@ TABLE: dict[str, Choice] = {
     ),
     "output_layout": Choice(
         "axes of the output",
-        ("as the input", "heads and length exchanged"),
-        "transformers' attention functions take BHSD and return BSHD",
+        ("as the input", "heads and length exchanged", "heads merged"),
+        "transformers' attention functions take BHSD and return BSHD; heads merged: (B, L, H*D), as a layer's last step has it",
     ),
     "causal": Choice(
         "how causality is asked for",

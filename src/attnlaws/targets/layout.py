@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from .call import Array, WrongResult
+from .signature import CannotAdapt
 from .target import Target
 from .trying import FAILS, plain_call
 
@@ -21,6 +22,11 @@ _RESTRICTED = (
     ("float16", 64),
     ("float16", 128),
 )
+
+#: what may be said of the axes of the output
+OUTPUTS = ("as the input", "heads and length exchanged", "heads merged")
+#: the correlation from which on an output is what was expected
+CLEAR = 0.99
 
 
 def find_layout(target: Target, refusals: list[str]) -> Target | None:
@@ -48,21 +54,41 @@ def _with_these_sizes(target: Target, refusals: list[str]) -> Target | None:
         for layout in layouts:
             if "layout" in declared and layout != target.conventions.layout:
                 continue
-            for output in (
-                ("as the input", "heads and length exchanged") if layout in ("BHSD", "BSHD") else ("as the input",)
-            ):
+            for output in OUTPUTS if layout in ("BHSD", "BSHD") else OUTPUTS[:1]:
                 if "output_layout" in declared and output != target.conventions.output_layout:
                     continue
                 how = {"layout": layout, "output_layout": output}
                 free = {name: choice for name, choice in how.items() if declared.get(name) != "declared"}
                 tried = target.but(conventions=target.conventions.found("probed", **free))
                 score = _layout_score(tried, refusals)
-                clear = score is not None and score > 0.99
+                clear = score is not None and score > CLEAR
                 if score is not None and (best is None or (clear and score > best[0] + 1e-6)):
                     best = (score, tried)
         if best is not None:  # four axes that are answered are meant, even where the answer is wrong
+            if best[0] <= CLEAR:
+                _length_is_not_last(best[1])
             return best[1]
     return None
+
+
+def _length_is_not_last(target: Target) -> None:
+    """Raise CannotAdapt where the last axis is the length: with q = 0 the output is the mean of V over that axis."""
+    if target.conventions.layout not in ("BHSD", "BSD") or target.conventions.known.get("layout") == "declared":
+        return
+    heads = 3 if target.conventions.layout == "BHSD" else 1
+    size = target.abilities.head_dims[0]
+    call = plain_call(2, heads, 3, 3, size, size, seed=11, dtype=target.abilities.dtypes[0])
+    try:
+        answer = target(call.but(query=np.zeros_like(call.query)))
+    except FAILS:
+        return
+    along = np.broadcast_to(call.value.mean(3, keepdims=True), call.value.shape)
+    running = np.cumsum(call.value, axis=3) / np.arange(1, size + 1)
+    if answer.shape_as_expected and max(_correlation(answer.output, x) for x in (along, running)) > CLEAR:
+        axes = "(B, H, D, L)" if heads > 1 else "(B, D, L)"
+        raise CannotAdapt(
+            f"{target.name} has the length as its last axis, {axes}; wrap it in a function of {axes.replace('D, L', 'L, D')} arrays"
+        )
 
 
 def _layout_score(target: Target, refusals: list[str]) -> float | None:

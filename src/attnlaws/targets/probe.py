@@ -112,7 +112,7 @@ def _probe(target: Target, routes: tuple[str, ...] | None) -> Target:
     target = _sizes(target)
     target = _dtypes(target)
     target = _causality(target)
-    target = probe_masks(target, routes)
+    target = _masked_dtypes(probe_masks(target, routes))
     target = probe_mask_and_causal(target)
     target = probe_empty_rows(target)
     target = _scale(target)
@@ -217,6 +217,20 @@ def _dtypes(target: Target) -> Target:
         raise CannotAdapt(f"{target.name} takes none of {', '.join(target.framework.dtypes)}: {refusals['float32']}")
     views = [v for v in target.framework.views if refusal_of(target, _viewed(target, v)) is None]
     return with_abilities(target, refusals, dtypes=tuple(taken), views=tuple(views))
+
+
+def _masked_dtypes(target: Target) -> Target:
+    """Without the dtypes in which no mask is taken: a fill of -1e9, in textbooks everywhere, is refused by float16 in torch."""
+    mask, abilities = MASK if target.abilities.rectangular else SQUARE, target.abilities
+    refusals = {}
+    for dtype in abilities.dtypes[1:]:
+        for route in abilities.routes:
+            shape = "B11S" if route == "padding" else abilities.mask_shapes[0]
+            refusal = refusal_of(target, mask_call(target, route, mask, shape).but(dtype=dtype))
+            if refusal is not None:
+                refusals[f"{dtype} with a mask"] = refusal
+    taken = tuple(d for d in abilities.dtypes if f"{d} with a mask" not in refusals)
+    return with_abilities(target, refusals, dtypes=taken)
 
 
 def _viewed(target: Target, view: str) -> Call:

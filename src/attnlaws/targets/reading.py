@@ -22,11 +22,11 @@ def read_result(target: Target, result: Any, call: Call, operands: dict[str, Any
     batch, heads, _, queries, keys, _, value_dim = call.sizes
     expected = _expected_shape(target, batch, heads, queries, value_dim)
     values = target.framework.to_numpy(raw)
-    shape_ok = values.shape == expected
-    if not shape_ok:
-        if values.size != int(np.prod(expected)):
-            raise WrongResult(f"returned shape {values.shape}, expected {expected}")
-        values = values.reshape(expected)
+    merged = (*expected[:2], expected[2] * expected[3]) if target.heads_merged else expected
+    shape_ok = values.shape == merged
+    if values.size != int(np.prod(expected)):
+        raise WrongResult(f"returned shape {values.shape}, expected {merged}")
+    values = values.reshape(expected)
     lse, lse_dtype = _lse(target, result, (batch, heads, queries))
     answer = Answer(
         output=target.from_layout(values, batch, output=True),

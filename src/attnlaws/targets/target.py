@@ -284,7 +284,14 @@ class Target:
         layout = self.conventions.layout
         if self.conventions.output_layout == "as the input":
             return layout
+        if self.heads_merged:
+            return "BSHD"
         return {"BHSD": "BSHD", "BSHD": "BHSD", "SHD": "HSD"}.get(layout, layout)
+
+    @property
+    def heads_merged(self) -> bool:
+        """Whether the output is (B, L, H*D)."""
+        return self.conventions.output_layout == "heads merged"
 
     @property
     def bias_has_own_parameter(self) -> bool:
@@ -360,6 +367,8 @@ class Target:
         """An upstream gradient (B, H, L, Dv) in the axes of the output."""
         if self.conventions.output_layout == "as the input":
             return np.ascontiguousarray(self.into_layout(upstream))
+        if self.heads_merged:
+            return np.ascontiguousarray(upstream.swapaxes(1, 2))
         laid = self.but(conventions=replace(self.conventions, output_layout="as the input")).into_layout(upstream)
         return np.ascontiguousarray(laid.swapaxes(0, 1) if laid.ndim == 3 else laid.swapaxes(1, 2))
 
