@@ -46,7 +46,6 @@ def test_a_mistral_with_a_narrow_window_breaks_by_its_cache_alone(window: int, w
     assert (str(target.pad), target.ignored) == ("None" if window == 1 else "attention_mask BL, 1 = real", ())
     report = api.run(target, laws=["models", "gpt", "cache"], profile="glance", seed=3)
     assert {v.law for v in report.failures} == wrong, str(report)
-    assert all(v.law == "cache.equals-full" or v.under == "cache.equals-full" for v in report.failures)
 
 
 def test_what_generate_raised_is_told() -> None:
