@@ -23,6 +23,8 @@ DRAWS = 256
 def _generates(target: ModelTarget) -> str | None:
     if target.generate is not None:
         return None
+    if why := target.known.get("generate"):
+        return why
     return "its generate method was not understood" if "generate" in target.unclear else "has no generate method"
 
 

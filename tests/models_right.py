@@ -160,6 +160,62 @@ class WindowGPT(SmallGPT):
     window, positions = 4, "rotary"
 
 
+@right("decoder", "a window of one: no token sees another; learned positions")
+class WindowOfOneGPT(SmallGPT):
+    window = 1
+
+
+@right("decoder", "a window of one, rotary: mask and position ids change nothing, and queries and keys get no gradient")
+class RotaryWindowOfOneGPT(SmallGPT):
+    window, positions, layers = 1, "rotary", 1
+
+
+@right("decoder", "a window of two in two layers: nobody sees a token past a hidden one")
+class WindowOfTwoGPT(SmallGPT):
+    window, positions = 2, "rotary"
+
+
+@right("decoder", "a window of two in one layer")
+class ShallowWindowOfTwoGPT(SmallGPT):
+    window, positions, layers = 2, "rotary", 1
+
+
+@right("decoder", "a window of two, NaN for rows that see nothing, in two layers: which mask hides what can't be told")
+class NanRowsWindowGPT(SmallGPT):
+    window, positions = 2, "none"
+
+    def weights(self, scores: Tensor, hidden: Tensor) -> Tensor:
+        return torch.softmax(scores.masked_fill(hidden, -math.inf), -1)
+
+    def forward(self, idx: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        return self.compute(idx, attention_mask)[0]
+
+
+class FourDimensionalMaskGPT(SmallGPT):
+    """A mask of four axes is the whole mask, one of two is the padding, as transformers takes them."""
+
+    def masked(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        return mask == 0 if mask is not None and mask.ndim == 4 else super().masked(hidden, mask)
+
+
+@right("decoder", "a window of one; a mask of four axes is the whole mask")
+class WholeMaskWindowOfOneGPT(FourDimensionalMaskGPT):
+    window, positions = 1, "rotary"
+
+
+@right("decoder", "a window of two; a mask of four axes is the whole mask")
+class WholeMaskWindowOfTwoGPT(FourDimensionalMaskGPT):
+    window, positions = 2, "rotary"
+
+
+@right("decoder", "a mask of four axes alone, which is the whole mask: 1 where a query sees a key")
+class WholeMaskGPT(SmallGPT):
+    def masked(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        if mask is not None and mask.ndim != 4:
+            raise ValueError("the mask has the axes (batch, head, query, key)")
+        return hidden[None, None] if mask is None else mask == 0
+
+
 right("decoder", "a window of 4 whose cache evicts what is no longer seen; the cache is made beside the model")(
     EvictingGPT
 )
@@ -464,6 +520,22 @@ class Roberta(SmallBERT):
 @right("encoder", "no positions: a set of tokens")
 class SetEncoder(SmallBERT):
     positions = "none"
+
+
+@right("encoder", "a window of one token: nobody sees another")
+class WindowOfOneEncoder(SmallBERT):
+    window = 1
+
+    def hidden(self, length: int, total: int) -> Tensor:
+        return self.distance(length, total) != 0
+
+
+@right("encoder", "a window of one token to each side")
+class NeighboursEncoder(SmallBERT):
+    window = 2
+
+    def hidden(self, length: int, total: int) -> Tensor:
+        return self.distance(length, total).abs() >= 2
 
 
 # -- encoder-decoders ------------------------------------------------------------------------------------------------------

@@ -30,7 +30,9 @@ class Impostor:
 
 
 def _alone(instance: ModelInstance, inputs: Inputs) -> Array:
-    """Each position from its own token alone."""
+    """Each position from its own token alone; a window of one is right to do so."""
+    if instance.target.dependence.alone:
+        raise Unsuitable
     columns = [instance.run(inputs.cut(slice(i, i + 1)), grad=False) for i in range(inputs.length)]
     return np.concatenate(columns, axis=1)
 
@@ -87,7 +89,9 @@ def _one_source(instance: ModelInstance, inputs: Inputs) -> Array:
 
 
 def _forgets(decoding: Decoding, ids: IntArray) -> Array:
-    """Each chunk as if nothing had been before it."""
+    """Each chunk as if nothing had been before it; in a window of one nothing of it is seen."""
+    if decoding.instance.target.dependence.alone:
+        raise Unsuitable
     return decoding.instance.run(decoding.frame.but(ids=ids), grad=False)
 
 

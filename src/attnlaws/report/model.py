@@ -17,7 +17,7 @@ def model_card(target: ModelTarget, precision: dict[str, str] | None = None) -> 
         for dtype, name in (precision or {}).items()
     ]
     lines += [f"takes and ignores {name}" for name in target.ignored]
-    lines += [f"no meaning was found for {name}" for name in target.unclear]
+    lines += [f"no meaning was found for {name}" for name in target.unclear if name not in target.known]
     return "\n".join(lines) + "\n"
 
 
@@ -58,6 +58,8 @@ def rows(target: ModelTarget) -> list[tuple[str, str]]:
         rows.append(("cache", str(target.cache)))
     if target.generate is not None:
         rows.append(("generates", _generates(target)))
+    elif why := target.known.get("generate"):
+        rows.append(("generates", f"nothing that was read: {why}"))
     if target.tied or target.says_tied:
         groups = "; ".join(" = ".join(names) for names in target.tied) or f"none, though {target.says_tied} says so"
         rows.append(("tied weights", groups))

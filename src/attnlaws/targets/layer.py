@@ -49,6 +49,11 @@ class Dependence:
     #: whether the outputs followed one of these patterns in the probe
     clear: bool = True
 
+    @property
+    def alone(self) -> bool:
+        """Whether no output depends on another token than its own: a window of one."""
+        return self.left == 0 and (self.causal or self.right == 0)
+
     def pattern(self, length: int) -> BoolArray:
         """(L, L), True where output i depends on token j."""
         away = np.arange(length)[None, :] - np.arange(length)[:, None]
@@ -63,7 +68,9 @@ class Dependence:
 
     def __str__(self) -> str:
         words = "each output sees the tokens up to its own" if self.causal else "each output sees all tokens"
-        if self.left is not None or self.right is not None:
+        if self.alone:
+            words = "each output sees its own token alone"
+        elif self.left is not None or self.right is not None:
             ends = [f"{n} {side}" for n, side in ((self.left, "before"), (self.right, "after")) if n is not None]
             words = f"each output sees its own token and {' and '.join(ends)}" + (", none later" if self.causal else "")
         return words if self.clear else words + " (nearly)"

@@ -51,6 +51,9 @@ VOCABULARIES = ("vocab_size", "n_vocab", "vocab", "num_tokens", "ntoken", "n_tok
                 "num_embeddings", "padded_vocab_size")  # fmt: skip
 LENGTHS = ("block_size", "n_positions", "max_position_embeddings", "context_length", "n_ctx", "max_seq_len", "max_length",
            "seq_len", "max_len", "context_size", "max_seq_length")  # fmt: skip
+#: attributes that say how many tokens a position sees
+WINDOWS = ("window", "window_size", "sliding_window", "sliding_window_size", "local_window_size", "attention_window",
+           "attn_window", "attn_window_size", "attn_windows", "local_window", "local_attn_window_size")  # fmt: skip
 #: methods of a model that give an empty cache, those that empty the one inside it, and those of a cache object
 MAKERS = ("make_cache", "new_cache", "init_cache", "empty_cache", "create_cache", "get_cache", "allocate_cache", "setup_cache",
           "make_kv_cache", "init_kv_cache", "new_kv_cache")  # fmt: skip

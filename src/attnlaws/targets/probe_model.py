@@ -14,7 +14,7 @@ from .layer import Dependence
 from .model import ModelTarget
 from .model_inputs import Inputs
 from .model_instance import ModelInstance
-from .model_names import LENGTHS, VOCABULARIES, role_of, said_kind
+from .model_names import LENGTHS, VOCABULARIES, WINDOWS, role_of, said_kind
 from .probe_layer import LENGTHS as TRIED_LENGTHS
 from .probe_model_decoding import find_cache, find_generate
 from .probe_model_options import find_loss, find_masks, find_places, find_segments, find_tied
@@ -258,15 +258,25 @@ def _kind(target: ModelTarget, roles: Mapping[str, str], told: Mapping[str, Any]
         kind = kind or ("decoder" if found.causal or found.left == 0 else "encoder")
         if how:
             known["kind"] = how
-    if kind == "encoder":
-        found = found if not found.causal and found.clear else Dependence(causal=False, clear=False)
-    elif not found.causal:
-        found = Dependence(causal=True, clear=False)
-    if found.left == 0:  # no past at all is no window
-        found = Dependence(causal=found.causal, clear=False)
+    causal = kind != "encoder"
+    if found.alone and _window_of_one(target.module):
+        found = Dependence(causal=causal, left=0, right=None if causal else 0)
+    elif found.left == 0 or found.causal is not causal or not (causal or found.clear):
+        found = Dependence(causal=causal, clear=False)  # no past at all is no window, unless the model says so
     if isinstance(told.get("window"), int):
         found = replace(found, left=told["window"])
     return target.but(kind=kind, dependence=found, known=known)
+
+
+def _window_of_one(module: Any) -> bool:
+    """Whether a model says that its window is one token: an attribute of it, of its configuration or of its parts is 1, or a
+    pair that begins with 0, the tokens before, as flash-attn has it; and none says another width. What it doesn't say is no
+    window: attention that is computed and left out gives the same.
+    """
+    holders = (getattr(module, "config", None), *module.modules())
+    said = [value for h in holders for name in WINDOWS if (value := getattr(h, name, None)) is not None]
+    widths = [v[0] + 1 if isinstance(v, tuple | list) and v and isinstance(v[0], int) else v for v in said]
+    return bool(widths) and all(type(w) is int and w == 1 for w in widths)
 
 
 def depends(instance: ModelInstance, length: int) -> Dependence:

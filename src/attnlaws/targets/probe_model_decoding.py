@@ -114,12 +114,16 @@ def find_generate(target: ModelTarget) -> ModelTarget:
         if start is None:
             return target.but(unclear=(*target.unclear, "generate"))
     way = GenerateWay(roles, start=start)
+    refusal = ""
     for returns in ("all", "new"):
         for many in (True, False):
             trial = replace(way, returns=returns, many=many)
-            if _answers(target.but(generate=trial)):
+            refusal = _refusal(target.but(generate=trial))
+            if not refusal:
                 return target.but(generate=_ways_to_choose(target, trial, method))
-    return target.but(unclear=(*target.unclear, "generate"))
+    # Told, with what came of one text, and no break: a generate may want more than tokens and a count (an image, a
+    # configuration, a tokenizer), and says so by any exception. Whether it should have answered nobody can tell from outside.
+    return target.but(unclear=(*target.unclear, "generate"), known={**target.known, "generate": refusal})
 
 
 #: transformers' generate takes most of its options as further keywords
@@ -153,15 +157,20 @@ def prompt_of(target: ModelTarget, batch: int, length: int, seed: int = 1) -> In
     return inputs
 
 
-def _answers(target: ModelTarget) -> bool:
+def _refusal(target: ModelTarget) -> str:
+    """What came of generate instead of tokens: an exception, another result; "" where tokens came."""
     way = target.generate
     assert way is not None
     count = min(2, target.longest - 2) or 1
     try:
         found = generate(target.fresh(), prompt_of(target, 2 if way.many else 1, 2), count)
-    except FAILS:
-        return False
-    return found.shape[1] == count or (way.returns == "all" and found.shape[1] > 0)
+    except TargetRaised as error:
+        return f"generate raised {error.cause_line}"
+    except WrongResult as error:
+        return str(error)
+    if found.shape[1] == count or (way.returns == "all" and found.shape[1] > 0):
+        return ""
+    return f"generate returned {found.shape[1]} new tokens where {count} were asked for"
 
 
 def _ways_to_choose(target: ModelTarget, way: GenerateWay, method: Any) -> GenerateWay:

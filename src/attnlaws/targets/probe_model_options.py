@@ -13,7 +13,7 @@ from .call import Array, TargetRaised, WrongResult
 from .model import PAD_KINDS, PAD_SHAPES, LossWay, ModelTarget, PadWay
 from .model_inputs import Inputs, IntArray
 from .model_instance import ModelInstance
-from .trying_model import changed, plain_inputs, probing
+from .trying_model import changed, moves, plain_inputs, probing, sees_others
 
 FAILS = (TargetRaised, WrongResult)
 #: attributes that say that weights are tied
@@ -48,7 +48,8 @@ def find_masks(target: ModelTarget, roles: Mapping[str, str], instance: ModelIns
         if best is None:
             said = {answer for answer, _ in answers} - {"refused"}
             useless = said == {"nothing"} or (bool(said) and name.lower() in _PADDING)
-            (ignored if useless else unclear).append(name)
+            blind = bool(said & {"more", "unseen"}) or (field == "pad" and not sees_others(instance))
+            (ignored if useless and not blind else unclear).append(name)
     return target.but(
         pad=found["pad"], source_pad=found.get("source_pad"), ignored=tuple(ignored), unclear=tuple(unclear)
     )
@@ -61,31 +62,56 @@ def _ways(name: str) -> Iterator[PadWay]:
 
 
 def tried_pad(target: ModelTarget, instance: ModelInstance, way: PadWay, field: str) -> str:
-    """What hiding the second of four tokens of a first sample does: "hides" it, "nearly", "nothing", "refused", "other"."""
+    """What hiding the second of four tokens of a first sample does: "hides" it, "nearly", "nothing", "refused", "other".
+
+    In a window of two nobody sees a token past a hidden one: there the first is hidden instead, and where that tells no more,
+    it is "unseen". A 4-D mask is "more" where it shows what isn't seen without one: it is the whole mask then, as
+    transformers takes it.
+    """
     asking = ModelInstance(target.but(**{field: way}), instance.module, instance.dtype)
+    found = _hidden(target, instance, asking, field, 1)
+    if found == "unseen":
+        windowed = field == "pad" and target.dependence.left is not None
+        again = _hidden(target, instance, asking, field, 0) if windowed else ""
+        found = again if again in ("hides", "nearly") else "unseen" if windowed else "other"
+    if found in ("hides", "nearly") and field == "pad" and way.shape == "B11L":
+        inputs = plain_inputs(target, 2, 4, seed=4)
+        shown = moves(asking, inputs.but(real=np.ones((2, 4), dtype=bool)))
+        return "more" if (shown & ~moves(instance, inputs)).any() else found
+    return found
+
+
+def _hidden(target: ModelTarget, instance: ModelInstance, asking: ModelInstance, field: str, at: int) -> str:
+    """The same for the token `at`, 0 or 1; "unseen" where neither of the two moves what comes after."""
     inputs = plain_inputs(target, 2, 4, seed=4)
     real = np.ones((2, 4), dtype=bool)
-    real[0, 1] = False
+    real[0, at] = False
     shown = {"real": real} if field == "pad" else {"source_real": real}
-    name, rows = ("ids", 2) if field == "pad" else ("source", 0)
+    name = "ids" if field == "pad" else "source"
+    after = [max(at, j) + 1 if field == "pad" else 0 for j in (at, 1 - at)]
     tokens = getattr(inputs, name)
     own = target if field == "pad" else target.but(vocabulary=target.source_vocabulary)
     try:
         hidden = inputs.but(**shown)
         base, free = asking.run(hidden), instance.run(inputs)
-        moved = [asking.run(hidden.but(**{name: changed(tokens, own, (slice(None), slice(j, j + 1)))})) for j in (0, 1)]
+        moved = [
+            asking.run(hidden.but(**{name: changed(tokens, own, (slice(None), slice(j, j + 1)))})) for j in (at, 1 - at)
+        ]
     except FAILS:
         return "refused"
     if np.array_equal(base, free):
         return "nothing"
-    if not np.isfinite(base[0, rows:]).all():
+    if not np.isfinite(base[0, after[0] :]).all():
         return "other"
-    size = float(np.abs(base[0, rows:]).max())
-    by = np.array([[np.abs(m[b, rows:] - base[b, rows:]).max() / size for m in moved] for b in range(2)])
+    size = float(np.abs(base[0, after[0] :]).max())
+    of_hidden, of_other = (
+        [float(np.abs(m[b, n:] - base[b, n:]).max()) / size for b in range(2)]
+        for m, n in zip(moved, after, strict=True)
+    )
     least = 1e-10 if instance.dtype == "float64" else 1e-5
-    if by[0, 1] <= least < by[0, 0]:
-        return "hides" if by[1, 1] > least else "nearly"
-    return "nearly" if by[0, 1] < 0.1 * by[0, 0] else "other"
+    if of_hidden[0] <= least:
+        return "unseen" if of_other[0] <= least else "hides" if of_hidden[1] > least else "nearly"
+    return "nearly" if of_hidden[0] < 0.1 * of_other[0] else "other"
 
 
 def _by_id(target: ModelTarget, instance: ModelInstance, field: str) -> PadWay | None:
@@ -139,6 +165,8 @@ def _position_ids(target: ModelTarget, name: str, instance: ModelInstance) -> Mo
                 continue
             if np.array_equal(got, gaps) and _biased_by_distance(target.module):
                 return target.but(known={**target.known, name: "changes nothing: distances are biases"})
+            if np.array_equal(got, gaps) and not sees_others(instance):  # no distance to tell
+                return target.but(unclear=(*target.unclear, name))
             if _near(got, base, instance):
                 return target.but(positions=name, positions_shape=shape, first_place=first)
             way = way or (shape, first)
