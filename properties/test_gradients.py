@@ -22,15 +22,18 @@ from attnlaws.targets.call import Array, Call, TargetRaised
 def test_oracle(trial: Trial) -> None:
     """dv = w^T do; ds = w (do v^T - sum_c do o); dq = scale ds k; dk = scale ds^T q, within the computed bound.
 
-    The upstream gradient is random, and now and then not contiguous; one operand at a time, or all.
+    The upstream gradient is random, and now and then not contiguous; one operand at a time, two, or all.
     """
     call = trial.call
     upstream = trial.rng.integers(-8, 9, (*call.query.shape[:3], call.value.shape[3])) / 4.0
     if trial.abilities.views and trial.rng.random() < 0.3:
         call = call.but(views=(("upstream", trial.abilities.views[0]),))
-    roles = ("query", "key", "value")
-    if trial.rng.random() < 0.3:
-        roles = (roles[int(trial.rng.integers(0, 3))],)
+    roles: tuple[str, ...] = ("query", "key", "value")
+    chance, one = trial.rng.random(), int(trial.rng.integers(0, 3))
+    if chance < 0.3:
+        roles = (roles[one],)
+    elif chance < 0.5:
+        roles = (*roles[:one], *roles[one + 1 :])
     found = trial.run(call, upstream=upstream, wanted=roles).gradients
     exact, grads = trial.exact(call), trial.exact_gradients(call, upstream)
     factor = 2.0 if call.dtype == "float64" else 1.0

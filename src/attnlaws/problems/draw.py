@@ -22,7 +22,7 @@ T = TypeVar("T")
 Pick = Callable[[str, Sequence[Any]], Any]
 
 EDGES = (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
-SCALES = (0.125, 0.3, 1.0, 0.5)
+SCALES = (0.125, 0.3, 1.0, 1.5)
 CAPS = (1.5, 4.0, 30.0)
 #: options beside mask, causal flag and scale, and what a target that lacks one is said to lack
 OPTIONS = {

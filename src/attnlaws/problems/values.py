@@ -26,6 +26,8 @@ def call_of(problem: Problem, conventions: Conventions | None = None) -> Call:
     bias = None
     if problem.bias:
         bias = generator(problem, 3).integers(-24, 25, mask_axes(problem)) / 8.0
+        if problem.seed % 4 == 0:  # large, and of more bits than 16 hold
+            bias = round_to(4.0 * bias + bias / 1024.0, problem.dtype)
         bias = bias[0, 0] if problem.mask_shape == "LS" else bias
     return Call(
         query,
