@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from attnlaws.cli import main
 
@@ -135,6 +136,41 @@ def test_wrong_usage(
     code, _, err = check(capsys, *arguments)
     assert code == 2
     assert sentence in err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check", "mine.py:right"),
+        ("check", "torch.sdpa"),
+        ("check", "attnlaws.targets.shipped_models:gpt"),
+        ("check", "torch.nn:TransformerEncoderLayer(d_model=8, nhead=2)"),
+        ("probe", "mine.py:right"),
+        ("diff", "mine.py:right", "torch.sdpa"),
+        ("bench", "mine.py:right"),
+        ("judge", "mine.py:right"),
+        ("replay", "case.json"),
+    ],
+    ids=" ".join,
+)
+def test_a_device_that_is_not_there(place: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    (place / "case.json").write_text(
+        '{"attnlaws": 1, "law": "weights.oracle", "target": "mine.py:right", "problem": {}}'
+    )
+    assert main([*words, "--device", "cuda"]) == 2
+    _, err = capsys.readouterr()
+    last = err.strip().splitlines()[-1]
+    assert last in (
+        "attnlaws: --device cuda: this torch has no CUDA",
+        "attnlaws: --device cuda: this torch sees no CUDA device",
+    )
+    assert "Traceback" not in err
+
+
+def test_a_device_that_does_not_exist(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", "mine.py:right", "--device", "cdua"]) == 2
+    assert "--device cdua: torch can't use it" in capsys.readouterr().err
 
 
 def test_usage_that_argparse_sees(capsys: pytest.CaptureFixture[str]) -> None:

@@ -45,7 +45,7 @@ def target_of(
     `layer` declares those of a layer, `model` those of a model; `part` says that it is a part of a model, and of which kind
     ("sampler", "rotation", ...).
 
-    Raises CannotAdapt, NoSuchTarget or UnknownChoice.
+    Raises CannotAdapt, NoSuchTarget, NoDevice or UnknownChoice.
     """
     if part is not None:
         return load_target(f"{target} as {part}") if isinstance(target, str) else taken_as(part, _name(target), target)

@@ -32,6 +32,7 @@ def told(job: Callable[[], int], heard: Callable[[str, int], None] = lambda word
     from .run.found import NoDatabase
     from .targets.address import BadConfiguration, NoSuchTarget
     from .targets.conventions import UnknownChoice
+    from .targets.device import NoDevice
     from .targets.signature import CannotAdapt
 
     try:
@@ -41,7 +42,7 @@ def told(job: Callable[[], int], heard: Callable[[str, int], None] = lambda word
         heard(str(error), NO_TARGET)
         return NO_TARGET
     except (
-        BadConfiguration, UnknownLaw, UnknownChoice, UnknownCase, BadBaseline, BadReport, CorruptCase, NoDatabase, Usage
+        BadConfiguration, UnknownLaw, UnknownChoice, UnknownCase, BadBaseline, BadReport, CorruptCase, NoDatabase, NoDevice, Usage
     ) as error:  # fmt: skip
         print(f"attnlaws: {error}", file=sys.stderr)
         heard(str(error), USAGE)

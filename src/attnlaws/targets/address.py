@@ -18,6 +18,7 @@ from .build import has_embedding, is_layer, makes_layer, resolved, split_call
 from .c_function import c_function
 from .call import ROUTES, TargetRaised
 from .conventions import UnknownChoice, declared
+from .device import torch_device
 from .frameworks import FRAMEWORKS
 from .keras_backend import choose_backend
 from .layer import LayerTarget
@@ -65,7 +66,7 @@ def load_target(
     """The target of this name, imported, adapted and probed: a function of query, key and value, a layer, or a model; or a
     part of a model, as "mine.py:sample as sampler" names it. `root` is where names are declared: a TOML file, or a folder.
 
-    Raises NoSuchTarget, CannotAdapt, UnknownChoice or BadConfiguration, each with one clear sentence.
+    Raises NoSuchTarget, CannotAdapt, NoDevice, UnknownChoice or BadConfiguration, each with one clear sentence.
     """
     configured = configured_targets(root or Path.cwd())
     settings = configured.get(name, Settings(name))
@@ -170,7 +171,8 @@ def adapt_module(
     model: Mapping[str, Any],
     fixed: Mapping[str, Any] | None = None,
 ) -> LayerTarget | ModelTarget:
-    """A model where the module takes tokens, else a layer. Raises CannotAdapt."""
+    """A model where the module takes tokens, else a layer. Raises CannotAdapt or NoDevice."""
+    torch_device(device)
     if layer and not model:
         return adapt_layer(module, make, name=name, device=device, declared=layer, fixed=fixed)
     try:

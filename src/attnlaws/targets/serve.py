@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from .address import NoSuchTarget, existing, locate, module_at
+from .device import NoDevice
 from .frames import Body, array_in, receive
 from .frameworks import Framework, first_of, framework_named, frameworks_to_try
 from .processes import end_with_the_parent
@@ -104,7 +105,10 @@ class _Server:
             parameters = signature_of(self.function).parameters.values()
         except (NoSuchTarget, CannotAdapt) as error:
             return {"unusable": str(error)}
-        speaks = [f.name for f in frameworks_to_try(self.function, self.request["device"])]
+        try:
+            speaks = [f.name for f in frameworks_to_try(self.function, self.request["device"])]
+        except NoDevice as error:
+            return {"no device": str(error)}
         defaults = {id(None): "None", id(False): "False", id(inspect.Parameter.empty): ""}
         said = [[p.name, int(p.kind), defaults.get(id(p.default), "another")] for p in parameters]
         return {"speaks": speaks, "parameters": said, "name": name}
