@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from . import __version__
 from .cli_bench import bench_parser
 from .cli_bench import run as run_bench
 from .cli_check import check as run_check
@@ -56,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.description = "Which laws of attention does your code break?"
+    parser.add_argument("--version", action="version", version=f"attnlaws {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     check = commands.add_parser("check", help="try the laws on a target")
     check.add_argument(
