@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import attnlaws
 from attnlaws.cli import main
 
 RIGHT = """
@@ -335,3 +336,86 @@ def test_the_element_that_is_named_is_the_wrong_one(
     with pytest.raises(SystemExit) as leaving:
         exec(compile(script, "script", "exec"), {})
     assert leaving.value.code == 1
+
+
+STEPS = """
+import torch
+from torch.autograd.function import once_differentiable
+
+class Step(torch.autograd.Function):
+    @classmethod
+    def weights(cls, q, k, causal, sm_scale):
+        scores = q @ k.transpose(-1, -2) * sm_scale
+        if causal:
+            scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)
+        return torch.softmax(scores, -1)
+
+    @staticmethod
+    def forward(ctx, q, k, v, causal=False, sm_scale=None):
+        ctx.scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
+        weights = Step.weights(q, k, causal, ctx.scale)
+        ctx.save_for_backward(q, k, v, weights)
+        return weights @ v
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream):
+        q, k, v, p = ctx.saved_tensors
+        dp = upstream @ v.transpose(-1, -2)
+        ds = p * (dp - (dp * p).sum(-1, keepdim=True)) * ctx.scale
+        return ds @ k, ds.transpose(-1, -2) @ q, p.transpose(-1, -2) @ upstream, None, None
+
+class WithSetup(torch.autograd.Function):
+    @staticmethod
+    def forward(q, k, v, causal=False, sm_scale=None):
+        return Step.weights(q, k, causal, q.shape[-1] ** -0.5 if sm_scale is None else sm_scale) @ v
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        q, k, v, causal, sm_scale = inputs
+        ctx.scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
+        ctx.save_for_backward(q, k, v, Step.weights(q, k, causal, ctx.scale))
+
+    backward = Step.backward
+
+class Ignores(Step):
+    @staticmethod
+    def forward(ctx, q, k, v, causal=False, sm_scale=None):
+        return Step.forward(ctx, q, k, v, causal, None)
+
+attention = Step.apply
+with_setup = WithSetup.apply
+ignores = Ignores.apply
+"""
+OF_STEPS = ("--laws", "weights.oracle", "--laws", "gradients", "--laws", "scores.scale-argument", "--profile", "smoke")
+
+
+@pytest.mark.parametrize("name", ["attention", "Step.apply", "with_setup"])
+def test_the_apply_of_an_autograd_function_is_called_by_position(
+    place: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (place / "steps.py").write_text(STEPS)
+    code, out, _ = check(capsys, f"steps.py:{name}", *OF_STEPS)
+    assert code == 0, out
+    assert "scale, Dv != D" in out
+    assert "✓ scores.scale-argument" in out
+    assert "✓ gradients" in out
+
+
+def test_a_wrong_autograd_function_is_red_and_its_script_shows_it(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "steps.py").write_text(STEPS)
+    code, out, _ = check(capsys, "steps.py:ignores", *OF_STEPS)
+    assert code == 1, out
+    assert "✗ scores.scale-argument" in out
+    script = (place / ".attnlaws" / "weights.oracle.py").read_text()
+    assert "result = target(q, k, v, False, " in script
+    with pytest.raises(SystemExit) as leaving:
+        exec(compile(script, "script", "exec"), {})
+    assert leaving.value.code == 1
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"attnlaws {attnlaws.__version__}\n"

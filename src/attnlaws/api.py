@@ -26,7 +26,7 @@ from .targets.model import ModelTarget
 from .targets.part import Part, taken_as
 from .targets.probe import adapt
 from .targets.probe_model import takes_tokens
-from .targets.signature import CannotAdapt
+from .targets.signature import CannotAdapt, callable_by_name
 from .targets.target import Target
 
 AnyTarget = Target | LayerTarget | ModelTarget | Part
@@ -58,7 +58,8 @@ def target_of(
         kind = type(made[0])
         name = f"{kind.__module__}:{kind.__qualname__}"
         return adapt_module(*made, name=name, device=device, layer=layer or {}, model=model or {})
-    return adapt(target, name=_name(target), device=device, declared=declared(dict(conventions or {})))
+    function = callable_by_name(target)
+    return adapt(function, name=_name(function), device=device, declared=declared(dict(conventions or {})))
 
 
 def _name(target: Any) -> str:

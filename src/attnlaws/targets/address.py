@@ -31,7 +31,7 @@ from .probe_model import DECLARED as DECLARED_OF_MODELS
 from .probe_model import NoModel, adapt_model, takes_tokens
 from .process import program_function
 from .quiet import target_code
-from .signature import CannotAdapt
+from .signature import CannotAdapt, callable_by_name
 from .target import Target
 
 
@@ -148,7 +148,7 @@ def kind_at(name: str, root: Path | None = None) -> str:
 
 def _adapted(function: Any, name: str, device: str, settings: Settings) -> Target:
     made = adapt(
-        function,
+        callable_by_name(function),
         name=name,
         device=device,
         declared=settings.conventions,

@@ -24,7 +24,7 @@ from .device import NoDevice
 from .frames import Body, array_in, receive
 from .frameworks import Framework, first_of, framework_named, frameworks_to_try
 from .processes import end_with_the_parent
-from .signature import CannotAdapt, signature_of, understand
+from .signature import CannotAdapt, callable_by_name, signature_of, understand
 
 
 def main(control: socket.socket) -> None:
@@ -101,7 +101,8 @@ class _Server:
         for name in self.request["forbid"]:
             _forbid(name, self.used)
         try:
-            self.function, name = _function_in(self.request["file"], self.request["name"])
+            found, name = _function_in(self.request["file"], self.request["name"])
+            self.function = callable_by_name(found)
             parameters = signature_of(self.function).parameters.values()
         except (NoSuchTarget, CannotAdapt) as error:
             return {"unusable": str(error)}
