@@ -10,6 +10,7 @@ import torch
 
 import attnlaws
 from attnlaws.cli import main
+from attnlaws.targets.in_file import which
 
 RIGHT = """
 import torch
@@ -87,6 +88,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(TARGETS)
     (tmp_path / "broken_import.py").write_text("raise RuntimeError('no licence found')\n")
+    (tmp_path / "empty.py").write_text("limit = 3\n")
+    (tmp_path / "nonsense.py").write_text("def (:\n")
     (tmp_path / "leaves.py").write_text("import sys; sys.exit(0)\n")
     return tmp_path
 
@@ -104,6 +107,10 @@ def check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
         ("torch.sdpaa", "did you mean 'torch.sdpa'?"),
         ("no_such_file.py:attention", "there is no file no_such_file.py"),
         ("mine.py:rigth", "did you mean 'right'?"),
+        ("mine.py", "mine.py: which function? attnlaws check mine.py:right; it also has needs_more, returns_none, "),
+        ("empty.py", "empty.py has no public function or class"),
+        ("nonsense.py", "nonsense.py is no Python: "),
+        ("nowhere.py", "there is no file nowhere.py"),
         ("broken_import.py:attention", "raises RuntimeError: no licence found"),
         ("leaves.py:attention", "calls sys.exit(0)"),
         ("mine.py:one_argument", "a target is a function of query, key and value"),
@@ -336,6 +343,15 @@ def test_the_element_that_is_named_is_the_wrong_one(
     with pytest.raises(SystemExit) as leaving:
         exec(compile(script, "script", "exec"), {})
     assert leaving.value.code == 1
+
+
+def test_a_file_is_asked_for_its_functions_and_not_run() -> None:
+    text = "import os\nos._exit(3)\nclass Layer: ...\ndef _hidden(q, k, v): ...\ntry:\n    def helper(x): ...\nexcept E: ...\n"
+    assert which("a.py", text) == "a.py: which function? attnlaws check a.py:Layer; it also has helper"
+    assert which("a.py", f"{text}flash = _Flash.apply\n").startswith(
+        "a.py: which function? attnlaws check a.py:flash; "
+    )
+    assert which("a.py", f"{STEPS}").startswith("a.py: which function? attnlaws check a.py:attention; it also has ")
 
 
 STEPS = """

@@ -20,6 +20,7 @@ from .call import ROUTES, TargetRaised
 from .conventions import UnknownChoice, declared
 from .device import torch_device
 from .frameworks import FRAMEWORKS
+from .in_file import which
 from .keras_backend import choose_backend
 from .layer import LayerTarget
 from .model import ModelTarget
@@ -211,6 +212,8 @@ def _adapted_module(
 
 def locate(address: str, others: Mapping[str, Any] | None = None) -> Callable[..., Any]:
     """The object at pkg.mod:attr or path/to/file.py:attr."""
+    if address.endswith(".py"):
+        raise NoSuchTarget(_which(address))
     place, colon, attribute = address.rpartition(":")
     if not colon or not place or not attribute:
         known = [*presets.PRESETS, *presets.MODELS, *(others or {})]
@@ -230,6 +233,14 @@ def locate(address: str, others: Mapping[str, Any] | None = None) -> Callable[..
             raise NoSuchTarget(f"{place} has no {part!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         found = getattr(found, part)
     return found  # type: ignore[no-any-return]
+
+
+def _which(place: str) -> str:
+    """The question which function of a file is meant. Raises NoSuchTarget where there is no such file."""
+    try:
+        return which(place, existing(place).read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError) as error:
+        return f"{place} is no Python: {error}"
 
 
 def module_at(path: Path) -> Any:
