@@ -54,6 +54,14 @@ def test_a_run_that_cannot_tell_an_impostor_is_not_green() -> None:
     assert "NOT REJECTED: zeros" in str(blind)
 
 
+def test_impostors_that_were_not_tried_are_not_told() -> None:
+    report = attnlaws.check(F.scaled_dot_product_attention, laws=["weights.uniform"], profile="smoke")
+    some = api.replace(report, impostors={"zeros": (3, 3), "V itself": (0, 0)})
+    assert "  zeros 3/3\n" in str(some)
+    assert "V itself" not in str(some)
+    assert "impostors" not in str(api.replace(report, impostors={"V itself": (0, 0)}))
+
+
 def test_nothing_compared_is_exit_code_4() -> None:
     report = attnlaws.check(F.scaled_dot_product_attention, laws=["weights.match-output"])
     assert report.exit_code == 4

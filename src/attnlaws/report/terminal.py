@@ -184,10 +184,10 @@ def outdated(report: Report) -> str:
 
 def proof(report: Report) -> str:
     """That trivial impostors would have failed on these very problems."""
-    if not report.impostors:
+    tallies = [f"{name} {rejected}/{tried}" for name, (tried, rejected) in report.impostors.items() if tried]
+    if not tallies:
         return ""
     lines = ["impostors on the same problems (rejected / tried)"]
-    tallies = [f"{name} {rejected}/{tried}" for name, (tried, rejected) in report.impostors.items()]
     lines.append("  " + ", ".join(tallies))
     if report.undetected:
         lines.append(f"  NOT REJECTED: {', '.join(report.undetected)}; this run could not tell them from the target")
