@@ -14,7 +14,7 @@ def torch_device(device: str) -> None:
     import torch
 
     cuda = device.split(":")[0] == "cuda"
-    if cuda and not torch.backends.cuda.is_built():
+    if cuda and torch.version.cuda is None and torch.version.hip is None:
         raise NoDevice(f"--device {device}: this torch has no CUDA")
     if cuda and not torch.cuda.is_available():
         raise NoDevice(f"--device {device}: this torch sees no CUDA device")
