@@ -243,9 +243,16 @@ def test_what_is_wrong_is_not_timed() -> None:
     def unscaled(query, key, value):  # type: ignore[no-untyped-def]
         return torch.softmax(query @ key.mT, -1) @ value
 
-    found = run_bench(api.function_of(unscaled), cases=[SMALL])
-    assert found.wrong
+    found = run_bench(api.function_of(unscaled), cases=[SMALL, replace(SMALL, name="again")])
+    assert len(found.wrong) == 2
     assert not found.timed
+    _, machine, blank, *lines, blank_too, last = render(found).splitlines()
+    assert machine.endswith("one thread")
+    assert blank == blank_too == ""
+    (line,) = lines
+    assert line.startswith("  ✗ all cases: ")
+    assert "is wrong, so it is not timed: " in line
+    assert last.startswith("no case timed, 2 wrong; ")
 
 
 def test_an_input_changed_in_place_is_found_after_timing() -> None:

@@ -6,8 +6,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
+import attnlaws
 from attnlaws.cli import main
+from attnlaws.targets.in_file import which
 
 RIGHT = """
 import torch
@@ -85,6 +88,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(TARGETS)
     (tmp_path / "broken_import.py").write_text("raise RuntimeError('no licence found')\n")
+    (tmp_path / "empty.py").write_text("limit = 3\n")
+    (tmp_path / "nonsense.py").write_text("def (:\n")
     (tmp_path / "leaves.py").write_text("import sys; sys.exit(0)\n")
     return tmp_path
 
@@ -102,6 +107,10 @@ def check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str
         ("torch.sdpaa", "did you mean 'torch.sdpa'?"),
         ("no_such_file.py:attention", "there is no file no_such_file.py"),
         ("mine.py:rigth", "did you mean 'right'?"),
+        ("mine.py", "mine.py: which function? attnlaws check mine.py:right; it also has needs_more, returns_none, "),
+        ("empty.py", "empty.py has no public function or class"),
+        ("nonsense.py", "nonsense.py is no Python: "),
+        ("nowhere.py", "there is no file nowhere.py"),
         ("broken_import.py:attention", "raises RuntimeError: no licence found"),
         ("leaves.py:attention", "calls sys.exit(0)"),
         ("mine.py:one_argument", "a target is a function of query, key and value"),
@@ -135,6 +144,41 @@ def test_wrong_usage(
     code, _, err = check(capsys, *arguments)
     assert code == 2
     assert sentence in err
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check", "mine.py:right"),
+        ("check", "torch.sdpa"),
+        ("check", "attnlaws.targets.shipped_models:gpt"),
+        ("check", "torch.nn:TransformerEncoderLayer(d_model=8, nhead=2)"),
+        ("probe", "mine.py:right"),
+        ("diff", "mine.py:right", "torch.sdpa"),
+        ("bench", "mine.py:right"),
+        ("judge", "mine.py:right"),
+        ("replay", "case.json"),
+    ],
+    ids=" ".join,
+)
+def test_a_device_that_is_not_there(place: Path, capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
+    (place / "case.json").write_text(
+        '{"attnlaws": 1, "law": "weights.oracle", "target": "mine.py:right", "problem": {}}'
+    )
+    assert main([*words, "--device", "cuda"]) == 2
+    _, err = capsys.readouterr()
+    last = err.strip().splitlines()[-1]
+    assert last in (
+        "attnlaws: --device cuda: this torch has no CUDA",
+        "attnlaws: --device cuda: this torch sees no CUDA device",
+    )
+    assert "Traceback" not in err
+
+
+def test_a_device_that_does_not_exist(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["probe", "mine.py:right", "--device", "cdua"]) == 2
+    assert "--device cdua: torch can't use it" in capsys.readouterr().err
 
 
 def test_usage_that_argparse_sees(capsys: pytest.CaptureFixture[str]) -> None:
@@ -299,3 +343,95 @@ def test_the_element_that_is_named_is_the_wrong_one(
     with pytest.raises(SystemExit) as leaving:
         exec(compile(script, "script", "exec"), {})
     assert leaving.value.code == 1
+
+
+def test_a_file_is_asked_for_its_functions_and_not_run() -> None:
+    text = "import os\nos._exit(3)\nclass Layer: ...\ndef _hidden(q, k, v): ...\ntry:\n    def helper(x): ...\nexcept E: ...\n"
+    assert which("a.py", text) == "a.py: which function? attnlaws check a.py:Layer; it also has helper"
+    assert which("a.py", f"{text}flash = _Flash.apply\n").startswith(
+        "a.py: which function? attnlaws check a.py:flash; "
+    )
+    assert which("a.py", f"{STEPS}").startswith("a.py: which function? attnlaws check a.py:attention; it also has ")
+
+
+STEPS = """
+import torch
+from torch.autograd.function import once_differentiable
+
+class Step(torch.autograd.Function):
+    @classmethod
+    def weights(cls, q, k, causal, sm_scale):
+        scores = q @ k.transpose(-1, -2) * sm_scale
+        if causal:
+            scores = scores.masked_fill(~torch.ones_like(scores, dtype=torch.bool).tril(), -torch.inf)
+        return torch.softmax(scores, -1)
+
+    @staticmethod
+    def forward(ctx, q, k, v, causal=False, sm_scale=None):
+        ctx.scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
+        weights = Step.weights(q, k, causal, ctx.scale)
+        ctx.save_for_backward(q, k, v, weights)
+        return weights @ v
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, upstream):
+        q, k, v, p = ctx.saved_tensors
+        dp = upstream @ v.transpose(-1, -2)
+        ds = p * (dp - (dp * p).sum(-1, keepdim=True)) * ctx.scale
+        return ds @ k, ds.transpose(-1, -2) @ q, p.transpose(-1, -2) @ upstream, None, None
+
+class WithSetup(torch.autograd.Function):
+    @staticmethod
+    def forward(q, k, v, causal=False, sm_scale=None):
+        return Step.weights(q, k, causal, q.shape[-1] ** -0.5 if sm_scale is None else sm_scale) @ v
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        q, k, v, causal, sm_scale = inputs
+        ctx.scale = q.shape[-1] ** -0.5 if sm_scale is None else sm_scale
+        ctx.save_for_backward(q, k, v, Step.weights(q, k, causal, ctx.scale))
+
+    backward = Step.backward
+
+class Ignores(Step):
+    @staticmethod
+    def forward(ctx, q, k, v, causal=False, sm_scale=None):
+        return Step.forward(ctx, q, k, v, causal, None)
+
+attention = Step.apply
+with_setup = WithSetup.apply
+ignores = Ignores.apply
+"""
+OF_STEPS = ("--laws", "weights.oracle", "--laws", "gradients", "--laws", "scores.scale-argument", "--profile", "smoke")
+
+
+@pytest.mark.parametrize("name", ["attention", "Step.apply", "with_setup"])
+def test_the_apply_of_an_autograd_function_is_called_by_position(
+    place: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    (place / "steps.py").write_text(STEPS)
+    code, out, _ = check(capsys, f"steps.py:{name}", *OF_STEPS)
+    assert code == 0, out
+    assert "scale, Dv != D" in out
+    assert "✓ scores.scale-argument" in out
+    assert "✓ gradients" in out
+
+
+def test_a_wrong_autograd_function_is_red_and_its_script_shows_it(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "steps.py").write_text(STEPS)
+    code, out, _ = check(capsys, "steps.py:ignores", *OF_STEPS)
+    assert code == 1, out
+    assert "✗ scores.scale-argument" in out
+    script = (place / ".attnlaws" / "weights.oracle.py").read_text()
+    assert "result = target(q, k, v, False, " in script
+    with pytest.raises(SystemExit) as leaving:
+        exec(compile(script, "script", "exec"), {})
+    assert leaving.value.code == 1
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"attnlaws {attnlaws.__version__}\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -81,6 +82,12 @@ def dies_early(q, k, v):
     os._exit(0)
 '''
 LAWS = ("--laws", "weights.oracle", "--laws", "weights.hull", "--profile", "smoke")
+CASE = {
+    "attnlaws": 1,
+    "law": "weights.oracle",
+    "reason": "the process was killed",
+    "problem": {"batch": 1, "heads": 1, "kv_heads": 1, "queries": 1, "keys": 7, "head_dim": 1, "value_dim": 1},
+}
 ENV = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
@@ -92,10 +99,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def check(place: Path, name: str, *options: str) -> tuple[int, str, str]:
-    """The exit code, standard output and standard error of a check, in a process of its own as a user starts it."""
-    command = [sys.executable, "-c", "from attnlaws.cli import main; raise SystemExit(main())", "check"]
+    """The exit code, standard output and standard error of a check."""
+    return command(place, "check", f"deadly.py:{name}", *LAWS, *options)
+
+
+def command(place: Path, *words: str) -> tuple[int, str, str]:
+    """The same of any command, in a process of its own as a user starts it."""
     done = subprocess.run(
-        [*command, f"deadly.py:{name}", *LAWS, *options],
+        [sys.executable, "-c", "from attnlaws.cli import main; raise SystemExit(main())", *words],
         cwd=place,
         env=ENV,
         capture_output=True,
@@ -142,6 +153,35 @@ def test_a_death_in_the_probe_is_told_as_such(place: Path) -> None:
     code, out, err = check(place, "dies_early")
     assert code == 3
     assert out == ""
+    assert "the process ended with os._exit(0), while the target was imported and probed" in err
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "options"),
+    [
+        ("segfaults", "the process was killed by signal 11 (SIGSEGV)", ()),
+        ("holds_the_lock", "the process gave no answer for 1.5 s", ("--patience", "1.5s")),
+        ("interrupts", "KeyboardInterrupt", ()),
+    ],
+)
+def test_a_case_that_ends_the_process_is_replayed(place: Path, name: str, how: str, options: tuple[str, ...]) -> None:
+    (place / "case.json").write_text(json.dumps(CASE))
+    code, out, err = command(place, "replay", "case.json", "--target", f"deadly.py:{name}", *options)
+    assert code == 1, out + err
+    assert out.splitlines() == [
+        f"weights.oracle on deadly.py:{name}",
+        "    B=1 H=1 Lq=1 Lk=7 D=1 float32, seed 0",
+        f"    crashed: {how}",
+    ]
+    code, out, err = command(place, "replay", "case.json", "--target", "deadly.py:right")
+    assert code == 0, out + err
+    assert out.splitlines()[-1] == "    held: the failure doesn't show any more"
+
+
+def test_a_death_in_the_probe_of_a_replay_is_told_as_such(place: Path) -> None:
+    (place / "case.json").write_text(json.dumps(CASE))
+    code, _, err = command(place, "replay", "case.json", "--target", "deadly.py:dies_early")
+    assert code == 3
     assert "the process ended with os._exit(0), while the target was imported and probed" in err
 
 

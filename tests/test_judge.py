@@ -5,16 +5,22 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from exploits import EXPLOITS
 
 from attnlaws.cli import main
+from attnlaws.run import judge as judging
+from attnlaws.run.check import run_checks
 from attnlaws.run.judge import CORRECT, CRASHES, HANGS, SUSPECT, WRONG, Judgement, Rules, judge
+from attnlaws.run.ledger import Report
 from attnlaws.targets.frames import BadMessage, Body, array_in, receive
 from attnlaws.targets.processes import Limits
+from attnlaws.targets.target import Target
 from attnlaws.targets.worker import Starter
 
 HERE = Path(__file__).parent
@@ -87,6 +93,26 @@ def test_what_can_not_be_judged_is_told(text: str, reason: str, tmp_path: Path, 
     found = judge(str(tmp_path / "sub.py"), "", Rules(budget=60.0), starter=starter)
     assert (found.verdict, found.code) == ("could not judge", 3)
     assert reason in found.reason
+
+
+def test_a_budget_that_ends_first_says_what_was_tried(monkeypatch: pytest.MonkeyPatch, starter: Starter) -> None:
+    def ends_first(target: Target, **options: Any) -> Report:
+        return replace(run_checks(target, **options), out_of_time=True)
+
+    monkeypatch.setattr(judging, "run_checks", ends_first)
+    found = judged("right_attention.py", RIGHT[0], starter)
+    assert (found.verdict, found.code) == ("could not judge", 124)
+    assert found.report is not None
+    tried = sum(verdict.problems > 0 for verdict in found.report.verdicts)
+    assert 3 <= tried <= len(LAWS)
+    assert found.reason == f"the time budget ended first; {tried} of {len(LAWS)} laws were tried, and none broke"
+
+
+def test_a_budget_that_ends_in_the_import_says_so(tmp_path: Path, starter: Starter) -> None:
+    (tmp_path / "late.py").write_text("import time\ntime.sleep(30)\n")
+    found = judge(str(tmp_path / "late.py"), "", Rules(budget=0.2), starter=starter)
+    assert (found.verdict, found.code) == ("could not judge", 124)
+    assert found.reason == "the time budget ended first, before any law was tried"
 
 
 def _sent(data: bytes, nonce: str | None) -> object:

@@ -238,7 +238,8 @@ def test_without_matplotlib_the_extra_is_named_before_anything_is_measured(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     monkeypatch.setattr(measure, "random_weights", None)
     assert main(["pictures", "--out", str(tmp_path / "new")]) == 2
-    assert 'pip install "attnlaws[pictures]"' in capsys.readouterr().err
+    words = 'pip install "attnlaws[pictures]" (in a checkout: pip install -c constraints.txt ".[pictures]")'
+    assert words in capsys.readouterr().err
     assert not (tmp_path / "new").exists()
 
 

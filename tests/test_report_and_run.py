@@ -11,10 +11,19 @@ import torch.nn.functional as F
 
 import attnlaws
 from attnlaws import api
+from attnlaws.cli import main
 from attnlaws.laws.load import load_laws
+from attnlaws.report.document import document
 from attnlaws.run.check import run_checks
 
 pytest_plugins = ["pytester"]
+
+SLOW = """
+import time, torch
+def slow(q, k, v):
+    time.sleep(0.001)
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v)
+"""
 
 
 def zeros(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
@@ -43,6 +52,14 @@ def test_a_run_that_cannot_tell_an_impostor_is_not_green() -> None:
     blind = api.replace(report, impostors={"zeros": (3, 0)})
     assert blind.exit_code == 4
     assert "NOT REJECTED: zeros" in str(blind)
+
+
+def test_impostors_that_were_not_tried_are_not_told() -> None:
+    report = attnlaws.check(F.scaled_dot_product_attention, laws=["weights.uniform"], profile="smoke")
+    some = api.replace(report, impostors={"zeros": (3, 3), "V itself": (0, 0)})
+    assert "  zeros 3/3\n" in str(some)
+    assert "V itself" not in str(some)
+    assert "impostors" not in str(api.replace(report, impostors={"V itself": (0, 0)}))
 
 
 def test_nothing_compared_is_exit_code_4() -> None:
@@ -100,6 +117,30 @@ def test_the_budget_leaves_every_law_its_share() -> None:
     assert report.exit_code == 0, str(report)
     assert all(12 <= v.problems < 1000 for v in report.verdicts)
     assert report.seconds < 8.0
+    assert report.cut == report.verdicts
+    assert str(report).count(", its share of the time ended") == 3
+    assert "3 held (3 cut short by the time); " in str(report)
+    assert [law["cut"] for law in document(report)["laws"]] == [True, True, True]
+
+
+def test_a_law_that_tried_all_of_its_problems_is_not_cut() -> None:
+    report = attnlaws.check(F.scaled_dot_product_attention, laws=["weights.uniform"], profile="smoke")
+    assert report.exit_code == 0
+    assert report.cut == ()
+    assert "time ended" not in str(report)
+    assert "cut" not in str(report)
+
+
+def test_a_list_of_known_failures_that_is_begun_on_a_run_cut_short_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(SLOW)
+    command = ["check", "mine.py:slow", "--laws", "weights.oracle", "--profile", "soak", "--budget", "3", "--no-files"]
+    assert main([*command, "--write-known"]) == 0
+    assert "1 law was cut short by the time: weights.oracle" in capsys.readouterr().err
+    assert main(command) == 0
+    assert "cut short" not in capsys.readouterr().err
 
 
 @attnlaws.parametrize(F.scaled_dot_product_attention, laws=["weights.uniform", "causality.cutoff"], profile="smoke")

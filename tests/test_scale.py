@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,17 @@ def test_a_case_found_in_one_soak_is_the_first_that_another_tries(
     assert report.verdicts[0].problems == 1
     assert report.verdicts[0].witness == case
     assert main(["check", "mine.py:leaks", "--laws", law.name, "--database", shared, "--no-files"]) == 1
+
+
+def test_a_soak_says_within_which_seed_its_time_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["soak", "torch.sdpa", "--laws", "weights.hull", "--hours", "0.0008", "--seed-from", "5"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    found = re.search(r"seeds 5 to (\d+), the time ended within seed (\d+), ", last)
+    assert found is not None, last
+    assert found[1] == found[2]
 
 
 def test_a_case_that_holds_now_is_tried_and_kept(tmp_path: Path) -> None:

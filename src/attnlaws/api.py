@@ -26,7 +26,7 @@ from .targets.model import ModelTarget
 from .targets.part import Part, taken_as
 from .targets.probe import adapt
 from .targets.probe_model import takes_tokens
-from .targets.signature import CannotAdapt
+from .targets.signature import CannotAdapt, callable_by_name
 from .targets.target import Target
 
 AnyTarget = Target | LayerTarget | ModelTarget | Part
@@ -45,7 +45,7 @@ def target_of(
     `layer` declares those of a layer, `model` those of a model; `part` says that it is a part of a model, and of which kind
     ("sampler", "rotation", ...).
 
-    Raises CannotAdapt, NoSuchTarget or UnknownChoice.
+    Raises CannotAdapt, NoSuchTarget, NoDevice or UnknownChoice.
     """
     if part is not None:
         return load_target(f"{target} as {part}") if isinstance(target, str) else taken_as(part, _name(target), target)
@@ -58,7 +58,8 @@ def target_of(
         kind = type(made[0])
         name = f"{kind.__module__}:{kind.__qualname__}"
         return adapt_module(*made, name=name, device=device, layer=layer or {}, model=model or {})
-    return adapt(target, name=_name(target), device=device, declared=declared(dict(conventions or {})))
+    function = callable_by_name(target)
+    return adapt(function, name=_name(function), device=device, declared=declared(dict(conventions or {})))
 
 
 def _name(target: Any) -> str:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from . import __version__
 from .cli_bench import bench_parser
 from .cli_bench import run as run_bench
 from .cli_check import check as run_check
@@ -25,6 +26,8 @@ from .cli_judge import judge_parser
 from .cli_judge import run as run_judge
 from .cli_matrix import matrix_parser
 from .cli_matrix import run as run_matrix
+from .cli_replay import replay_parser
+from .cli_replay import run as run_replay
 from .cli_reports import print_schema, report_options
 from .cli_soak import run as run_soak
 from .cli_soak import soak_parser
@@ -54,6 +57,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.description = "Which laws of attention does your code break?"
+    parser.add_argument("--version", action="version", version=f"attnlaws {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     check = commands.add_parser("check", help="try the laws on a target")
     check.add_argument(
@@ -85,10 +89,8 @@ def _parser() -> argparse.ArgumentParser:
     _lists(commands)
     _vectors_parser(commands.add_parser("vectors", help="test vectors for code in other languages"))
     replay = commands.add_parser("replay", help="a recorded failure, again")
-    replay.add_argument("case", metavar="CASE.json")
-    replay.add_argument("--target", help="try the case on another target")
-    replay.add_argument("--device", default="cpu")
-    replay.set_defaults(run=_replay)
+    replay_parser(replay)
+    replay.set_defaults(run=run_replay)
     return parser
 
 
@@ -291,37 +293,6 @@ def _pictures(options: argparse.Namespace) -> int:
         print(f"attnlaws: {target.name} on random queries and keys: {error}", file=sys.stderr)
         return BROKEN
     return OK
-
-
-def _replay(options: argparse.Namespace) -> int:
-    from . import api
-    from .laws.load import laws_of
-    from .report.case import read_case
-    from .run.check import UnknownLaw, replay
-    from .run.check_module import ready
-    from .targets.part import Part
-    from .targets.target import Target
-
-    case = read_case(Path(options.case))
-    laws = laws_of()
-    if case.law not in laws:
-        raise UnknownLaw(f"the case is about the law {case.law!r}, which doesn't exist here")
-    name = options.target or case.target
-    if not name:
-        raise Usage("the case names no target (it was given as an object); pass --target pkg.mod:attr")
-    target = api.target_of(name, device=options.device)
-    law = laws[case.law]
-    if law.kind != target.LAWS:
-        raise Usage(f"{case.law} is no law for {name}")
-    if not isinstance(target, Target | Part):
-        target = ready(target)[0]
-    failure = replay(law, target, case.problem)
-    print(f"{case.law} on {name}\n    {case.problem.describe()}")
-    if failure is None:
-        print("    held: the failure doesn't show any more" if case.reason else "    held")
-        return OK
-    print(f"    broken: {failure}")
-    return BROKEN
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .extras import how_to_install
+
 if TYPE_CHECKING:
     from .bench.history import Kept, Machine
     from .bench.run import Bench
@@ -129,7 +131,7 @@ def _draw(found: Bench, path: Path | None, history: Mapping[str, Sequence[Kept]]
     try:
         draw(found, path or PICTURE, history)
     except ImportError:
-        print("no picture: it needs matplotlib; pip install 'attnlaws[pictures]'")
+        print(f"no picture: it needs matplotlib; {how_to_install('pictures')}")
     else:
         print(f"the picture is {path or PICTURE}")
 

@@ -20,7 +20,8 @@ from .cli_common import (
     USAGE,
     Progress,
     Usage,
-    amount,
+    isolation_options,
+    limits_of,
     seconds,
     told,
 )  # fmt: skip
@@ -52,23 +53,8 @@ def run_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shard", type=shard, metavar="I/N", help="the laws of machine I of N, as many for each")
     database_options(parser, None)
     parser.add_argument("--verbose", "-v", action="store_true", help="also a line for each law that is not applicable")
-    _isolation_options(parser)
+    isolation_options(parser)
     parser.add_argument("--no-files", action="store_true", help="write no case files and scripts into .attnlaws/")
-
-
-def _isolation_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--patience", type=seconds, default=60.0, metavar="60s", help="a call without an answer hangs (default 60 s)"
-    )
-    parser.add_argument(
-        "--memory",
-        type=amount,
-        metavar="8GiB",
-        help="a limit for the target's process (default 80 %% of the machine's)",
-    )
-    parser.add_argument(
-        "--in-process", action="store_true", help="in this process, for a debugger: what ends it ends the report too"
-    )
 
 
 def check(options: argparse.Namespace) -> int:
@@ -90,7 +76,6 @@ def _isolated(options: argparse.Namespace, name: str, reports: Reports) -> int:
     """One target in a process of its own, where there can be one."""
     from .run.supervise import DiedEarly, can_supervise, supervised
     from .run.watch import Watch
-    from .targets.processes import Limits, default_memory
 
     def job(watch: Watch) -> int:
         check = partial(_check_one, options, name, reports, watch, watch.leave)
@@ -100,9 +85,8 @@ def _isolated(options: argparse.Namespace, name: str, reports: Reports) -> int:
 
     if options.in_process or not can_supervise():
         return _check_one(options, name, reports, Watch(), reports.write)
-    memory = default_memory() if options.memory is None else options.memory
     try:
-        return supervised(job, Limits(options.patience, memory), reports.unpack)
+        return supervised(job, limits_of(options), reports.unpack)
     except DiedEarly as death:
         print(f"attnlaws: {name}: {death}", file=sys.stderr)
         reports.add_untried(name, str(death), death.code)

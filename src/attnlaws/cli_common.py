@@ -8,8 +8,12 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from .cli_reports import BadReport
+
+if TYPE_CHECKING:
+    from .targets.processes import Limits
 
 OK, BROKEN, USAGE, NO_TARGET, NOTHING, FAULT, TIMEOUT = 0, 1, 2, 3, 4, 5, 124
 INTERRUPTED = 130
@@ -28,6 +32,7 @@ def told(job: Callable[[], int], heard: Callable[[str, int], None] = lambda word
     from .run.found import NoDatabase
     from .targets.address import BadConfiguration, NoSuchTarget
     from .targets.conventions import UnknownChoice
+    from .targets.device import NoDevice
     from .targets.signature import CannotAdapt
 
     try:
@@ -37,7 +42,7 @@ def told(job: Callable[[], int], heard: Callable[[str, int], None] = lambda word
         heard(str(error), NO_TARGET)
         return NO_TARGET
     except (
-        BadConfiguration, UnknownLaw, UnknownChoice, UnknownCase, BadBaseline, BadReport, CorruptCase, NoDatabase, Usage
+        BadConfiguration, UnknownLaw, UnknownChoice, UnknownCase, BadBaseline, BadReport, CorruptCase, NoDatabase, NoDevice, Usage
     ) as error:  # fmt: skip
         print(f"attnlaws: {error}", file=sys.stderr)
         heard(str(error), USAGE)
@@ -107,3 +112,26 @@ def seconds(text: str) -> float:
     if not found or float(found[1]) <= 0:
         raise argparse.ArgumentTypeError(f"{text!r} is no time; write 60, 60s, 5m or 1h")
     return float(found[1]) * {"s": 1, "m": 60, "h": 3600, None: 1}[found[2]]
+
+
+def isolation_options(parser: argparse.ArgumentParser) -> None:
+    """What the process of a target may take, and whether it gets one of its own."""
+    parser.add_argument(
+        "--patience", type=seconds, default=60.0, metavar="60s", help="a call without an answer hangs (default 60 s)"
+    )
+    parser.add_argument(
+        "--memory",
+        type=amount,
+        metavar="8GiB",
+        help="a limit for the target's process (default 80 %% of the machine's)",
+    )
+    parser.add_argument(
+        "--in-process", action="store_true", help="in this process, for a debugger: what ends it ends the report too"
+    )
+
+
+def limits_of(options: argparse.Namespace) -> Limits:
+    """What the process of a target may take, by these options."""
+    from .targets.processes import Limits, default_memory
+
+    return Limits(options.patience, default_memory() if options.memory is None else options.memory)

@@ -93,6 +93,14 @@ class Reports:
             self.new += new
             self.entries += new
             found = expected(report, self.entries)
+            if found.cut:
+                names = ", ".join(verdict.law for verdict in found.cut)
+                laws = "law was" if len(found.cut) == 1 else "laws were"
+                print(
+                    f"attnlaws: {len(found.cut)} {laws} cut short by the time: {names}; what breaks on the "
+                    "problems that are left is not in the list. A larger --budget tries them",
+                    file=sys.stderr,
+                )
         return found
 
     def add(self, report: Report) -> None:

@@ -87,6 +87,7 @@ def run(options: argparse.Namespace, progress: Callable[[str, int, int, int], No
     started = said = time.monotonic()
     rounds, problems, faults = 0, 0, 0
     broken: set[str] = set()
+    within = ""
     try:
         for report in soak(
             partial(api.run, target),
@@ -101,6 +102,7 @@ def run(options: argparse.Namespace, progress: Callable[[str, int, int, int], No
             rounds, problems = rounds + 1, problems + report.problems
             faults += sum(verdict.status == "fault" for verdict in report.verdicts)
             broken |= {verdict.law for verdict in report.failures}
+            within = f", the time ended within seed {report.seed}" if report.out_of_time or report.cut else ""
             if report.exit_code in (1, 5) or time.monotonic() - said > QUIET:
                 print(_told(api.save_failures(report)), flush=True)
                 said = time.monotonic()
@@ -110,7 +112,7 @@ def run(options: argparse.Namespace, progress: Callable[[str, int, int, int], No
     spent = (time.monotonic() - started) / 3600
     names = f": {', '.join(sorted(broken))}" if broken else ""
     seeds = f"seeds {options.seed_from} to {options.seed_from + rounds - 1}" if rounds else "no seed"
-    print(f"{target.name}: {seeds}, {problems} problems, {spent:.2f} h, {len(broken)} laws broken{names}")
+    print(f"{target.name}: {seeds}{within}, {problems} problems, {spent:.2f} h, {len(broken)} laws broken{names}")
     return 1 if broken else 5 if faults else 0 if problems else 4
 
 

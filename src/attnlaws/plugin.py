@@ -162,6 +162,7 @@ def _adapted(name: str, device: str) -> AnyTarget:
     from . import api
     from .targets.address import BadConfiguration, NoSuchTarget
     from .targets.conventions import UnknownChoice
+    from .targets.device import NoDevice
     from .targets.shipped_parts import shipped_parts
     from .targets.signature import CannotAdapt
 
@@ -169,5 +170,5 @@ def _adapted(name: str, device: str) -> AnyTarget:
         return shipped_parts()[name]
     try:
         return api.target_of(name, device=device)
-    except (NoSuchTarget, CannotAdapt, BadConfiguration, UnknownChoice) as error:
+    except (NoSuchTarget, CannotAdapt, NoDevice, BadConfiguration, UnknownChoice) as error:
         raise pytest.UsageError(f"attnlaws: {error}") from error

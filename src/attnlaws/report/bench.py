@@ -23,17 +23,27 @@ def render(bench: Bench, history: Mapping[str, Sequence[Kept]] | None = None) ->
     """The whole report."""
     against = f" against {bench.against}" if bench.against else ""
     clocks = sorted({row.clock for row in bench.timed})
-    lines = [
-        f"{bench.target}{against}",
-        f"{bench.machine.cpu}, torch {bench.machine.torch}, one thread; {', '.join(clocks)}",
-        "",
-    ]
-    lines += table(bench)
-    lines += [f"  · {row.case.name}: {row.skipped}" for row in bench.rows if row.skipped]
-    lines += [f"  ✗ {row.case.name}: {row.wrong}" for row in bench.rows if row.wrong]
+    machine = f"{bench.machine.cpu}, torch {bench.machine.torch}, one thread"
+    lines = [f"{bench.target}{against}", "; ".join([machine, *([", ".join(clocks)] if clocks else [])]), ""]
+    lines += table(bench) if bench.timed else []
+    lines += [f"  · {line}" for line in _by_reason([(row.case.name, row.skipped) for row in bench.rows])]
+    lines += [f"  ✗ {line}" for line in _by_reason([(row.case.name, row.wrong) for row in bench.rows])]
     lines += [f"  ! {note}" for note in bench.notes]
     lines += [f"  ! {line}" for line in changes(bench, history or {})]
     return "\n".join([*lines, "", summary(bench)])
+
+
+def _by_reason(reasons: Sequence[tuple[str, str]]) -> list[str]:
+    """A line for each reason that is not empty, with the cases that have it."""
+    cases: dict[str, list[str]] = {}
+    for case, reason in reasons:
+        if reason:
+            cases.setdefault(reason, []).append(case)
+    return [f"{_all(names, len(reasons))}: {reason}" for reason, names in cases.items()]
+
+
+def _all(names: Sequence[str], count: int) -> str:
+    return "all cases" if len(names) == count > 1 else ", ".join(names)
 
 
 def table(bench: Bench) -> list[str]:
@@ -108,7 +118,7 @@ def _change(row: Row, runs: Sequence[Kept]) -> Change | None:
 
 def summary(bench: Bench) -> str:
     """The last line."""
-    words = f"{len(bench.timed)} cases timed, each right before and after"
+    words = f"{len(bench.timed)} cases timed, each right before and after" if bench.timed else "no case timed"
     if bench.wrong:
         words += f", {len(bench.wrong)} wrong"
     verdicts = [row.verdict for row in bench.timed]

@@ -181,6 +181,7 @@ def _law(verdict: Verdict, report: Report) -> Document:
         "known": _known(report.known[verdict.law]) if verdict.law in report.known else None,
         "problems": verdict.problems,
         "samples": verdict.samples,
+        "cut": verdict.cut,
         "seconds": round(verdict.seconds, 3),
         "comparisons": evidence.comparisons,
         "elements": evidence.elements,

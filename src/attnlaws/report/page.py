@@ -221,6 +221,8 @@ def _law(law: Document) -> str:
         lines.append(law["note"] or (f"{ratio} ({worst['dtype']})" if worst["ratio"] and worst["dtype"] else ratio))
     if law["not_exact"]:
         lines.append(f"{_many(law['not_exact'], 'time')} within rounding, not exact")
+    if law["cut"]:
+        lines.append("its share of the time ended")
     if law["under"]:
         lines.append(f"folded under {law['under']}")
     elif law["status"] != "held":

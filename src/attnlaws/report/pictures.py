@@ -14,6 +14,7 @@ import numpy as np
 from scipy import special, stats
 
 from ..claims.score_law import product_density
+from ..extras import how_to_install
 from ..judge.chance import Finding, Floats
 from ..judge.softmax_law import row_law
 from ..run import measure
@@ -45,7 +46,7 @@ class NoMatplotlib(Exception):
     """Matplotlib, which draws, is not installed."""
 
     def __init__(self) -> None:
-        super().__init__('pictures need matplotlib; install the extra "pictures": pip install "attnlaws[pictures]"')
+        super().__init__(f"pictures need matplotlib: {how_to_install('pictures')}")
 
 
 def draw(target: Target, folder: Path, *, png: bool = False, seed: int = 0) -> Iterator[Path]:

@@ -10,6 +10,7 @@ import numpy as np
 from ..laws.trial import Broken, Crashed
 from ..run.ledger import Report, Verdict
 from ..targets.call import Call
+from ..targets.signature import by_position_alone, in_order, signature_of
 from ..targets.target import Target
 
 #: framework: how it is imported, an array of a list, an array of zeros
@@ -68,20 +69,24 @@ def script(verdict: Verdict, target: Target, call: Call, address: str) -> str:
     ]
     if target.framework.name == "jax" and call.dtype == "float64":
         lines.append('jax.config.update("jax_enable_x64", True)')
-    _, keywords = target.arguments(call, (), False)[0]
+    (positional, keywords), _ = target.arguments(call, (), False)
+    placed = dict(zip((p.name for p in target.signature.by_position), positional, strict=False))
+    if by_position_alone(target.function):
+        placed, keywords = in_order(signature_of(target.function), (), keywords), {}
     names = []
-    for name, value in keywords.items():
+    for name, value in {**placed, **keywords}.items():
+        by_name = "" if name in placed else f"{name}="
         if target.framework.is_tensor(value):
             lines.append(f"{_plain(name)} = {_literal(target, value, words)}")
-            names.append(f"{name}={_plain(name)}")
+            names.append(f"{by_name}{_plain(name)}")
         elif type(value).__name__ == "_StandIn":
             lines.append(
                 "module = type('Module', (), dict(training=False, num_key_value_groups="
                 f"{value.num_key_value_groups}, is_causal=False))()"
             )
-            names.append(f"{name}=module")
+            names.append(f"{by_name}module")
         else:
-            names.append(f"{name}={value!r}")
+            names.append(f"{by_name}{value!r}")
     lines.append(f"\nresult = target({', '.join(names)})")
     lines.append("output = result[0] if isinstance(result, tuple | list) else result")
     lines.append("print(output)")

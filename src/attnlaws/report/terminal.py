@@ -80,6 +80,7 @@ def ledger_line(verdict: Verdict, colour: bool, known: Known | None = None) -> s
         tail = f"{verdict.status}, folded under {verdict.under}"
     else:
         tail = f"{verdict.status}: {verdict.reason}"
+    tail += ", its share of the time ended" if verdict.cut else ""
     return f"{mark} {verdict.law:<32} {tail}"
 
 
@@ -183,10 +184,10 @@ def outdated(report: Report) -> str:
 
 def proof(report: Report) -> str:
     """That trivial impostors would have failed on these very problems."""
-    if not report.impostors:
+    tallies = [f"{name} {rejected}/{tried}" for name, (tried, rejected) in report.impostors.items() if tried]
+    if not tallies:
         return ""
     lines = ["impostors on the same problems (rejected / tried)"]
-    tallies = [f"{name} {rejected}/{tried}" for name, (tried, rejected) in report.impostors.items()]
     lines.append("  " + ", ".join(tallies))
     if report.undetected:
         lines.append(f"  NOT REJECTED: {', '.join(report.undetected)}; this run could not tell them from the target")
@@ -198,6 +199,7 @@ def summary(report: Report) -> str:
     counts = {status: sum(v.status == status for v in report.verdicts) for status in MARKS}
     words = ", ".join(f"{n} {status}" for status, n in counts.items() if n)
     words += f" ({len(report.known)} of them known)" if report.known else ""
+    words += f" ({len(report.cut)} cut short by the time)" if report.cut else ""
     elements = sum(v.evidence.elements for v in report.verdicts)
     end = " TIME BUDGET ENDED FIRST." if report.out_of_time else ""
     return (

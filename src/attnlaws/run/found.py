@@ -19,6 +19,7 @@ from hypothesis.database import (
     ReadOnlyDatabase,
 )
 
+from ..extras import how_to_install
 from ..laws.law import AnyLaw
 from ..problems.layer_problem import LayerProblem
 from ..problems.model_problem import ModelProblem
@@ -54,7 +55,7 @@ def _one(place: str) -> ExampleDatabase:
         import redis
         from hypothesis.extra.redis import RedisExampleDatabase
     except ImportError as error:
-        raise NoDatabase(f"{place} needs redis: pip install 'attnlaws[redis]'") from error
+        raise NoDatabase(f"{place} needs redis: {how_to_install('redis')}") from error
     client = redis.Redis.from_url(place)
     try:
         client.ping()

@@ -26,6 +26,7 @@ from .watch import Watch
 
 CORRECT, WRONG, CRASHES, HANGS, SUSPECT = "correct", "wrong", "crashes", "hangs", "suspect"
 COULD_NOT_JUDGE = "could not judge"
+OUT_OF_TIME = "the time budget ended first"
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,7 @@ class Judgement:
         lines = [f"{self.target}: {self.verdict}" + (f": {self.reason}" if self.reason else "")]
         rows = [("law", self.law), ("witness", self.witness)]
         if self.report is not None:
-            tallies = [f"{name} {no}/{tried}" for name, (tried, no) in self.report.impostors.items()]
+            tallies = [f"{name} {no}/{tried}" for name, (tried, no) in self.report.impostors.items() if tried]
             kinds = [f"{dtype} as {name}" for dtype, name in self.report.precision.items()]
             rows += [("impostors", ", ".join(tallies)), ("precision", ", ".join(kinds))]
         rows.append(("deaths", f"{len(self.deaths)}: {self.deaths[0]}" if self.deaths else ""))
@@ -133,6 +134,7 @@ class _Case:
         self.worker, self.name, self.rules, self.progress = worker, name, rules, progress
         self.started = time.monotonic()
         self.target: Target | None = None
+        self.began = False
 
     def says(self, verdict: str, reason: str, code: int, **more: Any) -> Judgement:
         """The judgement, with what was noted."""
@@ -156,7 +158,8 @@ class _Case:
 
     def out_of_time(self) -> Judgement:
         """The budget ended before a verdict."""
-        return self.by_notes(None) or self.says(COULD_NOT_JUDGE, "the time budget ended first", 124)
+        reason = OUT_OF_TIME if self.began else f"{OUT_OF_TIME}, before any law was tried"
+        return self.by_notes(None) or self.says(COULD_NOT_JUDGE, reason, 124)
 
     def judged(self) -> Judgement:
         """Import, probe, look for what only cheaters do, and try the laws."""
@@ -176,6 +179,7 @@ class _Case:
             return noted
         if refusal is not None:
             return self.says(COULD_NOT_JUDGE, refusal, 3)
+        self.began = True
         left = max(self.rules.budget - (time.monotonic() - self.started), 0.1)
         report = run_checks(
             self.target,
@@ -233,11 +237,12 @@ class _Case:
             return self.says(noted.verdict, noted.reason, 1, report=report, **_seen(roots[0] if roots else None))
         if roots:
             return self.by_failure(roots[0], report)
+        tried = sum(verdict.problems > 0 for verdict in report.verdicts)
         reasons = {
             0: "",
             4: "nothing was compared, or a trivial answer was never rejected",
             5: "a fault of attnlaws itself",
-            124: "the time budget ended first",
+            124: f"{OUT_OF_TIME}; {tried} of {len(report.verdicts)} laws were tried, and none broke",
         }
         code = report.exit_code
         return self.says(COULD_NOT_JUDGE if code else CORRECT, reasons[code], code, report=report)

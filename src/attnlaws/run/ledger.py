@@ -38,6 +38,8 @@ class Verdict:
     under: str | None = None
     #: impostors that met the problems of this law: (tried, rejected)
     impostors: dict[str, tuple[int, int]] = field(default_factory=dict)
+    #: its share of the time ended before all of its problems were tried
+    cut: bool = False
 
     @property
     def red(self) -> bool:
@@ -90,6 +92,11 @@ class Report:
     def samples(self) -> int:
         """Samples in them, each with its own draw of the values."""
         return sum(v.samples for v in self.verdicts)
+
+    @property
+    def cut(self) -> tuple[Verdict, ...]:
+        """The verdicts on fewer problems than were planned, since their share of the time ended."""
+        return tuple(v for v in self.verdicts if v.cut)
 
     @property
     def undetected(self) -> tuple[str, ...]:

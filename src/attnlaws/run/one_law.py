@@ -109,6 +109,7 @@ def run_law(
     met = {name: tuple(tally) for name, tally in session.impostors.items()}
     if law.chance:
         effort = Effort(covering=1, drawn=0, shrinking=0)
+    cut = False
     try:
         if all(search.judge(problem) for problem in known):
             _cover(search, effort, seed, tick)
@@ -117,6 +118,7 @@ def run_law(
     except OutOfTime:
         if search.best is None and not search.enough:
             raise
+        cut = search.best is None
     done = replace(
         verdict,
         problems=search.judged,
@@ -124,6 +126,7 @@ def run_law(
         evidence=search.evidence,
         seconds=time.monotonic() - started,
         impostors=_since(met, session),
+        cut=cut,
     )
     if search.best is None:
         if search.evidence.comparisons:

@@ -28,6 +28,7 @@ LOOK = 0.1
 #: seconds that the import may take at least, and any one call of the probe
 IMPORT = 300.0
 _LAST = 2000
+_IN_THE_PROBE = "while the target was imported and probed"
 
 
 class DiedEarly(Exception):
@@ -74,7 +75,7 @@ def supervised(job: Callable[[Watch], int], limits: Limits, kept: Callable[[byte
             early += 1
             before = f" after {len(resumed.verdicts)} laws" if resumed.verdicts or resumed.deaths else ""
             if not before or early > 2:
-                raise DiedEarly(f"{death.line}, while the target was imported and probed{before}", 1 if before else 3)
+                raise DiedEarly(f"{death.line}, {_IN_THE_PROBE}{before}", 1 if before else 3)
             continue
         if ended.phase == LAWS_END and resumed.last_rites:
             raise DiedEarly(f"{death.line}, while the report was written", 1)
@@ -85,6 +86,21 @@ def supervised(job: Callable[[Watch], int], limits: Limits, kept: Callable[[byte
             seconds=resumed.seconds + ended.seconds,
             last_rites=resumed.last_rites or ended.phase == LAWS_END,
         )
+
+
+def supervised_once(job: Callable[[Watch], int], limits: Limits) -> int | Death:
+    """The exit code of a job that runs in a process of its own, or how that died after its watch was told of a law.
+
+    Raises DiedEarly where it died before.
+    """
+    printed = _Printed()
+    ended = _one_process(job, Resumed(limits=limits), limits, printed)
+    if ended.code is not None:
+        printed.say()
+        return ended.code
+    if ended.phase != LAW:
+        raise DiedEarly(f"{ended.death.line}, {_IN_THE_PROBE}", 3)
+    return ended.death
 
 
 class _Printed:

@@ -18,7 +18,9 @@ from .build import has_embedding, is_layer, makes_layer, resolved, split_call
 from .c_function import c_function
 from .call import ROUTES, TargetRaised
 from .conventions import UnknownChoice, declared
+from .device import torch_device
 from .frameworks import FRAMEWORKS
+from .in_file import which
 from .keras_backend import choose_backend
 from .layer import LayerTarget
 from .model import ModelTarget
@@ -30,7 +32,7 @@ from .probe_model import DECLARED as DECLARED_OF_MODELS
 from .probe_model import NoModel, adapt_model, takes_tokens
 from .process import program_function
 from .quiet import target_code
-from .signature import CannotAdapt
+from .signature import CannotAdapt, callable_by_name
 from .target import Target
 
 
@@ -65,7 +67,7 @@ def load_target(
     """The target of this name, imported, adapted and probed: a function of query, key and value, a layer, or a model; or a
     part of a model, as "mine.py:sample as sampler" names it. `root` is where names are declared: a TOML file, or a folder.
 
-    Raises NoSuchTarget, CannotAdapt, UnknownChoice or BadConfiguration, each with one clear sentence.
+    Raises NoSuchTarget, CannotAdapt, NoDevice, UnknownChoice or BadConfiguration, each with one clear sentence.
     """
     configured = configured_targets(root or Path.cwd())
     settings = configured.get(name, Settings(name))
@@ -147,7 +149,7 @@ def kind_at(name: str, root: Path | None = None) -> str:
 
 def _adapted(function: Any, name: str, device: str, settings: Settings) -> Target:
     made = adapt(
-        function,
+        callable_by_name(function),
         name=name,
         device=device,
         declared=settings.conventions,
@@ -170,7 +172,8 @@ def adapt_module(
     model: Mapping[str, Any],
     fixed: Mapping[str, Any] | None = None,
 ) -> LayerTarget | ModelTarget:
-    """A model where the module takes tokens, else a layer. Raises CannotAdapt."""
+    """A model where the module takes tokens, else a layer. Raises CannotAdapt or NoDevice."""
+    torch_device(device)
     if layer and not model:
         return adapt_layer(module, make, name=name, device=device, declared=layer, fixed=fixed)
     try:
@@ -209,6 +212,8 @@ def _adapted_module(
 
 def locate(address: str, others: Mapping[str, Any] | None = None) -> Callable[..., Any]:
     """The object at pkg.mod:attr or path/to/file.py:attr."""
+    if address.endswith(".py"):
+        raise NoSuchTarget(_which(address))
     place, colon, attribute = address.rpartition(":")
     if not colon or not place or not attribute:
         known = [*presets.PRESETS, *presets.MODELS, *(others or {})]
@@ -228,6 +233,14 @@ def locate(address: str, others: Mapping[str, Any] | None = None) -> Callable[..
             raise NoSuchTarget(f"{place} has no {part!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         found = getattr(found, part)
     return found  # type: ignore[no-any-return]
+
+
+def _which(place: str) -> str:
+    """The question which function of a file is meant. Raises NoSuchTarget where there is no such file."""
+    try:
+        return which(place, existing(place).read_text(encoding="utf-8"))
+    except (SyntaxError, ValueError) as error:
+        return f"{place} is no Python: {error}"
 
 
 def module_at(path: Path) -> Any:

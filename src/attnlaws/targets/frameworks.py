@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import keras_backend
+from .device import NoDevice, torch_device
 
 Array = NDArray[np.float64]
 
@@ -214,6 +215,7 @@ class TorchFramework(Plain):
     def __init__(self, device: str = "cpu") -> None:
         import torch
 
+        torch_device(device)
         self.torch = torch
         self.device = device
 
@@ -471,7 +473,10 @@ FRAMEWORKS = ("torch", "numpy", "jax", "jax, eager", "onnx", "keras", "mlx", "ti
 
 
 def framework_named(name: str, device: str = "cpu") -> Framework:
-    """The adapter of a framework, imported now. Raises ImportError where it is not installed, ValueError for another name."""
+    """The adapter of a framework, imported now.
+
+    Raises ImportError where it is not installed, NoDevice where it lacks the device, ValueError for another name.
+    """
     if name == "torch":
         return TorchFramework(device)
     if name == "numpy":
@@ -508,6 +513,8 @@ def _with_keras(device: str) -> Framework:
 def frameworks_to_try(function: Any, device: str = "cpu", wanted: str | None = None) -> list[Framework]:
     """The frameworks that a function may speak, likeliest first: the wanted one, or judged by where it comes from, what it
     names, and what its module imports. NumPy comes last where another is seen, since all kinds of files import it.
+
+    Raises NoDevice where the likeliest that is installed lacks the device; others that lack it are left out.
     """
     seen = list(dict.fromkeys(_spoken(function)))
     ranked = sorted(seen, key=lambda name: name == "numpy") if wanted is None else [wanted]
@@ -522,6 +529,9 @@ def frameworks_to_try(function: Any, device: str = "cpu", wanted: str | None = N
             made.append(framework_named(name, device))
         except ImportError:
             continue
+        except NoDevice:
+            if not made:
+                raise
     return made
 
 

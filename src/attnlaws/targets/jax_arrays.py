@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
+from .device import jax_device
 from .frameworks import Array, Plain, Pull, first_of
 from .functional import Arguments, over_the_batch, places_of, replaced
 
@@ -57,6 +58,7 @@ class JaxFramework(Plain):
     costly_sizes = True
 
     def __init__(self, device: str = "cpu", *, eager: bool = False) -> None:
+        jax_device(device)
         self.device = device
         self.place = jax.devices({"cuda": "gpu"}.get(device, device))[0]
         self.eager = eager

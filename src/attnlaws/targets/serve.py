@@ -20,10 +20,11 @@ from typing import Any
 import numpy as np
 
 from .address import NoSuchTarget, existing, locate, module_at
+from .device import NoDevice
 from .frames import Body, array_in, receive
 from .frameworks import Framework, first_of, framework_named, frameworks_to_try
 from .processes import end_with_the_parent
-from .signature import CannotAdapt, signature_of, understand
+from .signature import CannotAdapt, callable_by_name, signature_of, understand
 
 
 def main(control: socket.socket) -> None:
@@ -100,11 +101,15 @@ class _Server:
         for name in self.request["forbid"]:
             _forbid(name, self.used)
         try:
-            self.function, name = _function_in(self.request["file"], self.request["name"])
+            found, name = _function_in(self.request["file"], self.request["name"])
+            self.function = callable_by_name(found)
             parameters = signature_of(self.function).parameters.values()
         except (NoSuchTarget, CannotAdapt) as error:
             return {"unusable": str(error)}
-        speaks = [f.name for f in frameworks_to_try(self.function, self.request["device"])]
+        try:
+            speaks = [f.name for f in frameworks_to_try(self.function, self.request["device"])]
+        except NoDevice as error:
+            return {"no device": str(error)}
         defaults = {id(None): "None", id(False): "False", id(inspect.Parameter.empty): ""}
         said = [[p.name, int(p.kind), defaults.get(id(p.default), "another")] for p in parameters]
         return {"speaks": speaks, "parameters": said, "name": name}

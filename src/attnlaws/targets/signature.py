@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import functools
 import inspect
 import re
-from collections.abc import Callable, Collection, Mapping
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,10 +76,65 @@ def _from_docstring(function: Callable[..., Any]) -> inspect.Signature | None:
     return inspect.Signature(parameters)
 
 
+def _own_step(function: Any) -> Any:
+    """The subclass of torch.autograd.Function whose bound `apply` a function is; None for any other."""
+    torch, owner = sys.modules.get("torch"), getattr(function, "__self__", None)
+    if torch is None or not isinstance(owner, type) or not issubclass(owner, torch.autograd.Function):
+        return None
+    return owner if getattr(function, "__name__", "") == "apply" else None
+
+
+def _of_forward(step: Any) -> inspect.Signature:
+    """What `apply` of an autograd.Function takes: the parameters of its forward, by position alone.
+
+    Without the first, the context, unless the class has a setup_context: then forward gets none
+    (https://docs.pytorch.org/docs/stable/notes/extending.html).
+    """
+    parameters = list(inspect.signature(step.forward).parameters.values())
+    with_context = step.setup_context is sys.modules["torch"].autograd.Function.setup_context
+    return inspect.Signature([p.replace(kind=p.POSITIONAL_ONLY) for p in parameters[with_context:] if p.kind in _PLAIN])
+
+
+_PLAIN = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
+def callable_by_name(function: Any) -> Any:
+    """A function that takes its arguments by name too, where it is the `apply` of an autograd.Function; any other as it is."""
+    step = _own_step(function)
+    if step is None:
+        return function
+    parameters = [p.replace(kind=p.POSITIONAL_OR_KEYWORD) for p in _of_forward(step).parameters.values()]
+    signature = inspect.Signature(parameters)
+
+    @functools.wraps(function)
+    def apply(*positional: Any, **keywords: Any) -> Any:
+        return function(*in_order(signature, positional, keywords).values())
+
+    apply.__module__, apply.__qualname__ = step.__module__, f"{step.__qualname__}.apply"
+    apply.__signature__ = signature  # type: ignore[attr-defined]
+    return apply
+
+
+def in_order(signature: inspect.Signature, positional: Sequence[Any], keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a call in the order of the signature, with the defaults of what is left out before the last of them."""
+    given = signature.bind(*positional, **keywords).arguments
+    parameters = list(signature.parameters.values())
+    last = max((place for place, p in enumerate(parameters) if p.name in given), default=-1)
+    return {p.name: given.get(p.name, p.default) for p in parameters[: last + 1]}
+
+
+def by_position_alone(function: Any) -> bool:
+    """Whether a function is what `callable_by_name` made: without it, its arguments go by position."""
+    return _own_step(getattr(function, "__wrapped__", None)) is not None
+
+
 def signature_of(function: Callable[..., Any]) -> inspect.Signature:
-    """The signature of a function, or what its docstring says it is. Raises CannotAdapt where neither tells."""
+    """The signature of a function, or what its docstring says it is; for the `apply` of an autograd.Function that of its
+    forward. Raises CannotAdapt where nothing tells.
+    """
+    step = _own_step(function)
     try:
-        return inspect.signature(function)
+        return inspect.signature(function) if step is None else _of_forward(step)
     except (TypeError, ValueError):
         found = _from_docstring(function)
     if found is None:

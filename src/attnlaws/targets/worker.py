@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .device import NoDevice
 from .frames import BadMessage, Body, array_in, receive
 from .frameworks import Array, Plain, Pull
 from .processes import Limits, ending, too_much_memory
@@ -178,12 +179,14 @@ class Worker:
     # -- the process -----------------------------------------------------------------------------------------------
 
     def load(self) -> dict[str, Any]:
-        """A process with the file imported: what it says of the function. Raises CannotAdapt, Raised or Ended."""
+        """A process with the file imported: what it says of the function. Raises CannotAdapt, NoDevice, Raised or Ended."""
         self.stop()
         self._process, self._channel = self._starter.start(self.request)
         said, _ = self._exchange({"do": "load"}, Body(), max(self.limits.patience, _IMPORT))
         if "unusable" in said:
             raise CannotAdapt(said["unusable"])
+        if "no device" in said and self.request["device"] != "cpu":
+            raise NoDevice(said["no device"])
         if self.framework:
             self._exchange({"do": "use", "framework": self.framework}, Body(), max(self.limits.patience, _IMPORT))
         return said
