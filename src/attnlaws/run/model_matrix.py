@@ -1,6 +1,6 @@
 """The kill matrix of models: each fault of the catalogue of models against each law of models.
 
-Each law gets the first problems of its covering design, as in a check; the law that the catalogue names for a fault gets as
+Each law but the slow ones gets the first problems of its covering design, as in a check; the law that the catalogue names for a fault gets as
 many as in a quick check, with Hypothesis' search, where those didn't break it.
 """
 
@@ -120,7 +120,7 @@ def _breaks(target: ModelTarget, session: Session, fault: ModelFault | None) -> 
     """The laws that break, in the order of the report, and the number of problems tried in all."""
     found, tried = [], 0
     for law in laws_of("model").values():
-        if law.not_applicable(target) is not None:
+        if law.slow or law.not_applicable(target) is not None:
             continue
         with settings_kept():
             verdict = _attempt(law, target, session, FIRST if fault is not None else FIRST_RIGHT)
