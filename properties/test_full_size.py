@@ -9,7 +9,7 @@ from attnlaws.problems.problem import Problem
 from attnlaws.targets.target import Target
 
 #: rows that fill no tile, beyond one or two tiles of 64 and 128
-ROWS = (131, 150, 193, 260)
+ROWS = (131, 150, 193)
 SIZE = 64
 
 
@@ -49,12 +49,12 @@ def _large(trial: Trial, *, samples: int, heads: int, queries: int, keys: int) -
     share=0.15,
 )
 def test_full_size(trial: Trial) -> None:
-    """o = softmax(scale q k^T + mask) v with B = 3, H = 4, D = 64 and 131 to 260 queries and keys: past a tile of 64 and of 128, a third
+    """o = softmax(scale q k^T + mask) v with B = 3, H = 3, D = 64 and 131 to 193 queries and keys: past a tile of 64 and of 128, a third
     head and sample; or B = 1 and eight heads on two key heads.
     """
     rng = trial.rng
     queries, keys = (ROWS[int(n)] for n in rng.integers(0, len(ROWS), 2))
-    large = _large(trial, samples=3, heads=4, queries=queries, keys=keys)
+    large = _large(trial, samples=3, heads=3, queries=queries, keys=keys)
     large.agrees_with_oracle(large.run().output, large.call, "at a large size the output is not as the formula says")
 
 
@@ -64,13 +64,13 @@ def test_full_size(trial: Trial) -> None:
     wants=Wants(small=True, options=ALL, gradients=True, regimes=("normal",), scale=False),
     basis=("gradients.oracle", "layout.full-size"),
     applies=_free,
-    share=0.06,
+    share=0.04,
 )
 def test_gradients_full_size(trial: Trial) -> None:
-    """As `gradients.oracle`, with D = 64, 300 queries and 131 to 260 keys, or as many keys as queries."""
+    """As `gradients.oracle`, with D = 64, 260 queries and 131 to 193 keys, or as many keys as queries."""
     rng = trial.rng
     keys = ROWS[int(rng.integers(0, len(ROWS)))]
-    large = _large(trial, samples=1, heads=1, queries=300, keys=300 if trial.triangle_applies() else keys)
+    large = _large(trial, samples=1, heads=1, queries=260, keys=260 if trial.triangle_applies() else keys)
     call = large.call
     upstream = rng.integers(-8, 9, (*call.query.shape[:3], call.value.shape[3])) / 4.0
     found = large.run(call, upstream=upstream, wanted=("query", "key", "value")).gradients

@@ -10,6 +10,8 @@ from difflib import get_close_matches
 from functools import partial
 from typing import Any
 
+from threadpoolctl import threadpool_limits
+
 from ..faults.diagnose import explain
 from ..faults.hints import hints
 from ..judge.precision import PROFILES
@@ -29,7 +31,7 @@ from .supervise import DEATHS
 from .watch import Death, Watch
 
 PROFILES_OF_EFFORT = {
-    "quick": (Effort(covering=45, drawn=22), 240.0),
+    "quick": (Effort(covering=45, drawn=19), 240.0),
     "full": (Effort(covering=350, drawn=250), 600.0),
     "soak": (Effort(covering=60, drawn=1000), 3600.0),
     "smoke": (Effort(covering=12, drawn=4), 60.0),
@@ -360,14 +362,15 @@ def replay(law: AnyLaw, target: Any, problem: Any) -> Broken | Crashed | None:
 
 @contextlib.contextmanager
 def one_thread(target: Any) -> Iterator[None]:
-    """One thread is faster than several on tiny tensors; the setting is put back afterwards."""
+    """One thread is faster than several on tiny tensors, in torch and in NumPy; the settings are put back afterwards."""
     torch: Any = getattr(target, "torch", None) or getattr(getattr(target, "framework", None), "torch", None)
-    if torch is None:
-        yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    with threadpool_limits(1, user_api="blas"):
+        if torch is None:
+            yield
+            return
+        before = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
