@@ -47,6 +47,8 @@ def run(options: argparse.Namespace, progress: Callable[[str, int, int, int], No
         tuple(options.laws) if options.laws else None,
         tuple(options.forbid),
     )
+    if options.json is not None and str(options.json) != "-":
+        options.json.unlink(missing_ok=True)  # a verdict of an earlier run must not be taken for this one's
     found = judge(file, name, rules, progress=progress)
     clear()
     text = json.dumps(found.to_json(), indent=2)
