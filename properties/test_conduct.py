@@ -56,7 +56,7 @@ def test_history(trial: Trial) -> None:
             continue
     trial.equal(trial.run().output, first, "the same call gives another result after other calls", call=call)
     trial.require(
-        trial.target.kept(call, call.but(value=-call.value)), "the next call overwrites the result of this one"
+        trial.target.kept(call, call.but(value=-call.value)), "a later call overwrites the result of this one"
     )
     before = call.but(query=-call.query, key=call.key[:, :, ::-1].copy(), value=call.value + 1.0)
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -77,6 +78,54 @@ def test_the_verdict_is_written_as_json_and_the_exit_code_tells_it(
     assert found["seed"] == 3
     assert found["target"].endswith("sub.py:attention")
     assert capsys.readouterr().out.startswith(found["target"])
+
+
+GHOST = """
+import os, sys, time
+
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:  # no child of anyone known; it waits for the verdict, and writes its own
+        for _ in range(300):
+            time.sleep(0.1)
+            if os.path.exists({path!r}):
+                time.sleep(0.5)
+                with open({path!r}, "w") as file:
+                    file.write("correct")
+    os._exit(0)
+
+
+def attention(query, key, value):
+    return query * 0
+"""
+
+
+def test_nothing_outlives_the_verdict(tmp_path: Path) -> None:
+    out = tmp_path / "v.json"
+    (tmp_path / "sub.py").write_text(GHOST.format(path=str(out)))
+    assert main(["judge", str(tmp_path / "sub.py"), "--budget", "60s", "--json", str(out)]) == 1
+    time.sleep(1.5)
+    assert json.loads(out.read_text())["verdict"] == "suspect"
+
+
+def test_what_was_declined_is_told(tmp_path: Path, starter: Starter) -> None:
+    text = "import torch\n\n\ndef attention(q, k, v):\n    if max(q.shape[2], k.shape[2]) > 6:\n"
+    text += "        raise NotImplementedError('too long')\n"
+    text += "    return torch.nn.functional.scaled_dot_product_attention(q, k, v)\n"
+    (tmp_path / "sub.py").write_text(text)
+    found = judge(
+        str(tmp_path / "sub.py"), "", Rules(budget=60.0, profile="smoke", laws=("weights.oracle",)), starter=starter
+    )
+    assert (found.verdict, found.code) == (CORRECT, 0)
+    assert found.report is not None
+    declined = found.report.declined
+    assert declined > 0
+    assert found.to_json()["declined"] == declined
+    asked = declined + found.report.problems
+    assert (
+        found.reason
+        == f"in what it takes; it declined {declined} of {asked} problems itself: NotImplementedError: too long"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1275,6 +1275,20 @@ def mask_filled_in_place(
     return attend(query, key, value, attn_mask, is_causal)
 
 
+_RINGS: dict[Any, list[Tensor]] = {}
+
+
+@wrong("conduct.history", UNREPORTED)
+def results_in_a_ring(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Three buffers of a shape take turns: the third call later overwrites a result that is still held; no public report."""
+    out = attend(query, key, value)
+    if out.requires_grad or torch.compiler.is_compiling():
+        return out
+    ring = _RINGS.setdefault((out.shape, out.dtype), [torch.empty_like(out) for _ in range(3)])
+    ring.append(ring.pop(0))
+    return ring[-1].copy_(out)
+
+
 @wrong("conduct.inputs-untouched", UNREPORTED)
 def query_buffer_reused(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Without gradients the result is written over q; no public report."""

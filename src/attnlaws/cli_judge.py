@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -33,7 +34,7 @@ def judge_parser(
 def run(options: argparse.Namespace, progress: Callable[[str, int, int, int], None], clear: Callable[[], None]) -> int:
     """Run the command; the exit code."""
     from .run.judge import Rules, judge
-    from .targets.processes import Limits, default_memory
+    from .targets.processes import Limits, adopt_orphans, default_memory, descendants, end_descendants
 
     place, colon, name = options.target.rpartition(":")
     file, name = (place, name) if colon and place.endswith(".py") else (options.target, "")
@@ -49,7 +50,10 @@ def run(options: argparse.Namespace, progress: Callable[[str, int, int, int], No
     )
     if options.json is not None and str(options.json) != "-":
         options.json.unlink(missing_ok=True)  # a verdict of an earlier run must not be taken for this one's
+    adopt_orphans()
+    others = descendants(os.getpid())
     found = judge(file, name, rules, progress=progress)
+    end_descendants(os.getpid(), others)  # nothing of what was judged may outlive the verdict, and write another one
     clear()
     text = json.dumps(found.to_json(), indent=2)
     if options.json is not None and str(options.json) != "-":

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from .document import Document
-from .words import block, known, known_words, unexpected, verdict
+from .words import block, known, known_words, remarks, unexpected, verdict
 
 #: GitHub shows so many annotations of a kind for a step; the rest stands in the summary
 SHOWN = 10
@@ -51,6 +51,7 @@ def summary(runs: Sequence[Document]) -> str:
         cells = [f"{mark} {_code(run['target']['name'])}", _cell(verdict(run)), _cell(laws)]
         cells += [str(run["totals"]["problems"]), f"{run['seconds']:.1f}"]
         lines.append(f"| {' | '.join(cells)} |")
+    lines += [""] + [f"- {_code(run['target']['name'])} {_cell(line)}" for run in runs for line in remarks(run)]
     for run in runs:
         lines += _details(run)
     return "\n".join(lines) + "\n\n"

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 from xml.etree.ElementTree import Element, SubElement
 
 from .document import Document
-from .words import block, clean, known_words
+from .words import block, clean, known_words, remarks
 
 
 def junit(runs: Sequence[Document], when: datetime | None = None) -> str:
@@ -44,7 +44,7 @@ def _suite(root: Element, number: int, run: Document, when: datetime) -> None:
     if run["exit_code"] and not (suite.findall("*/failure") or suite.findall("*/error")):
         words = run["error"] or _why(run)
         _told(_case(suite, name, "the run"), "error", run["conclusion"], words)
-    SubElement(suite, "system-out")
+    SubElement(suite, "system-out").text = clean("\n".join(remarks(run))) or None
     SubElement(suite, "system-err")
     counts = {kind: len(suite.findall(f"testcase/{kind}")) for kind in ("failure", "error", "skipped")}
     suite.attrib.update(

@@ -90,6 +90,8 @@ def _head(run: Document) -> str:
         f"{totals['problems']:,} problems of {totals['samples']:,} samples, {totals['elements']:,} elements compared in "
         f"{run['seconds']:.1f} s (profile {run['profile']}, seed {run['seed']})"
     )
+    if totals["declined"]:
+        facts += f"; {_many(totals['declined'], 'problem')} declined by the target"
     folded = sum(failure["under"] is not None for failure in unexpected(run))
     if folded:
         facts += f"; {folded} of the broken laws only follow from more basic ones"
@@ -223,6 +225,8 @@ def _law(law: Document) -> str:
         lines.append(f"{_many(law['not_exact'], 'time')} within rounding, not exact")
     if law["cut"]:
         lines.append("its share of the time ended")
+    if law["declined"]:
+        lines.append(f"{_many(law['declined'], 'problem')} declined by the target")
     if law["under"]:
         lines.append(f"folded under {law['under']}")
     elif law["status"] != "held":

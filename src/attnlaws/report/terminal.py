@@ -80,6 +80,7 @@ def ledger_line(verdict: Verdict, colour: bool, known: Known | None = None) -> s
         tail = f"{verdict.status}, folded under {verdict.under}"
     else:
         tail = f"{verdict.status}: {verdict.reason}"
+    tail += f", {verdict.declined} declined" if verdict.declined and verdict.status == HELD else ""
     tail += ", its share of the time ended" if verdict.cut else ""
     return f"{mark} {verdict.law:<32} {tail}"
 
@@ -201,8 +202,9 @@ def summary(report: Report) -> str:
     words += f" ({len(report.known)} of them known)" if report.known else ""
     words += f" ({len(report.cut)} cut short by the time)" if report.cut else ""
     elements = sum(v.evidence.elements for v in report.verdicts)
+    more = f", {report.declined} problems declined by the target ({report.refusal})" if report.declined else ""
     end = " TIME BUDGET ENDED FIRST." if report.out_of_time else ""
     return (
-        f"{report.target.name}: {words}; {report.problems} problems of {report.samples} samples, {elements} elements compared "
+        f"{report.target.name}: {words}; {report.problems} problems of {report.samples} samples, {elements} elements compared{more} "
         f"(profile {report.profile}, seed {report.seed}) in {report.seconds:.1f} s.{end}"
     )

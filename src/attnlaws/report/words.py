@@ -130,3 +130,16 @@ def _side_by_side(mask: Document) -> Iterable[str]:
     for i, (got, want) in enumerate(zip(mask["got"], mask["expected"], strict=True)):
         left, right = (" ".join(spelled(cell) for cell in row) for row in (got, want))
         yield f"    {'effective mask' if i == 0 else '':<18} {left}      {'expected  ' if i == 0 else ' ' * 10}{right}"
+
+
+def remarks(run: Document) -> list[str]:
+    """What a green law doesn't tell: that it was tried on fewer problems than were planned."""
+    return [
+        f"{law['name']}: {what}"
+        for law in run["laws"]
+        for what, said in (
+            ("its share of the time ended", law["cut"]),
+            (f"{law['declined']} problems declined by the target", law["declined"]),
+        )
+        if said
+    ]

@@ -66,6 +66,7 @@ class Judgement:
             "deaths": list(self.deaths),
             "calls": self.calls,
             "problems": 0 if report is None else report.problems,
+            "declined": 0 if report is None else report.declined,
             "seed": self.seed,
             "seconds": round(self.seconds, 3),
             "exit_code": self.code,
@@ -239,7 +240,7 @@ class _Case:
             return self.by_failure(roots[0], report)
         tried = sum(verdict.problems > 0 for verdict in report.verdicts)
         reasons = {
-            0: "",
+            0: _declined(report),
             4: "nothing was compared, or a trivial answer was never rejected",
             5: "a fault of attnlaws itself",
             124: f"{OUT_OF_TIME}; {tried} of {len(report.verdicts)} laws were tried, and none broke",
@@ -263,6 +264,14 @@ class _Case:
         law = next(law for law in select(None) if law.name == verdict.law)
         self.renew()
         return verdict.witness is not None and replay(law, self.target, verdict.witness) is None
+
+
+def _declined(report: Report) -> str:
+    """How much of what it was asked the function did not answer; nothing where it answered all."""
+    if not report.declined:
+        return ""
+    asked = report.problems + report.declined
+    return f"in what it takes; it declined {report.declined} of {asked} problems itself: {report.refusal}"
 
 
 def _seen(verdict: Verdict | None) -> dict[str, Any]:

@@ -40,6 +40,9 @@ class Verdict:
     impostors: dict[str, tuple[int, int]] = field(default_factory=dict)
     #: its share of the time ended before all of its problems were tried
     cut: bool = False
+    #: problems that the target declined in its own clear words (NotImplementedError), and the first of them
+    declined: int = 0
+    refusal: str = ""
 
     @property
     def red(self) -> bool:
@@ -97,6 +100,16 @@ class Report:
     def cut(self) -> tuple[Verdict, ...]:
         """The verdicts on fewer problems than were planned, since their share of the time ended."""
         return tuple(v for v in self.verdicts if v.cut)
+
+    @property
+    def declined(self) -> int:
+        """Problems that the target declined: nothing is known of what it would do there."""
+        return sum(v.declined for v in self.verdicts)
+
+    @property
+    def refusal(self) -> str:
+        """Its words where it declined first."""
+        return next((v.refusal for v in self.verdicts if v.declined), "")
 
     @property
     def undetected(self) -> tuple[str, ...]:

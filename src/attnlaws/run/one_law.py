@@ -48,7 +48,7 @@ class _Search:
         self.costly = getattr(getattr(target, "abilities", None), "costly_sizes", False)
         self.started = time.monotonic()
         self.evidence = Evidence()
-        self.judged = self.samples = 0
+        self.judged = self.samples = self.declined = 0
         self.refusal = ""
         self.best: tuple[Any, Failure] | None = None
 
@@ -68,7 +68,8 @@ class _Search:
         except Unsuitable:
             return True
         except Refused as refusal:
-            self.refusal = str(refusal)
+            self.declined += 1
+            self.refusal = self.refusal or str(refusal)
             return True
         self.judged += 1
         self.samples += getattr(problem, "batch", 1)
@@ -127,6 +128,8 @@ def run_law(
         seconds=time.monotonic() - started,
         impostors=_since(met, session),
         cut=cut,
+        declined=search.declined,
+        refusal=search.refusal,
     )
     if search.best is None:
         if search.evidence.comparisons:

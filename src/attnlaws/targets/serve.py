@@ -14,6 +14,7 @@ import json
 import os
 import socket
 import sys
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -23,12 +24,13 @@ from .address import NoSuchTarget, existing, locate, module_at
 from .device import NoDevice
 from .frames import Body, array_in, receive
 from .frameworks import Framework, first_of, framework_named, frameworks_to_try
-from .processes import end_with_the_parent
+from .processes import adopt_orphans, end_with_the_parent
 from .signature import CannotAdapt, callable_by_name, signature_of, understand
 
 
 def main(control: socket.socket) -> None:
     """Start processes until the other side hangs up."""
+    adopt_orphans()
     with contextlib.suppress(ImportError):
         import torch  # noqa: F401  forked processes have it at once
     stream = control.makefile("rb")
@@ -65,9 +67,10 @@ class _Server:
         self.function: Callable[..., Any] | None = None
         self.framework: Framework | None = None
         self.used: list[str] = []
-        #: tensors of the last call by their number, and its results
+        #: tensors of the last call by their number, its results, and those of some calls before it
         self.inputs: dict[int, Any] = {}
         self.results: dict[int, Any] = {}
+        self.earlier: deque[dict[int, Any]] = deque(maxlen=6)
         self.pull: Any = None
         self.seeding = contextlib.ExitStack()
 
@@ -138,8 +141,10 @@ class _Server:
         positional = [self._made(item, body, given) for item in head["positional"]]
         keywords = {name: self._made(item, body, given) for name, item in head["keywords"].items()}
         function: Any = framework.transformed(head["mode"], self.function) if head["mode"] else self.function  # type: ignore[arg-type]
-        before = {number: _bits(framework, tensor) for number, tensor in {**given, **self.results}.items()}
-        earlier, self.inputs, self.pull = self.results, given, None
+        self.earlier.append(self.results)
+        watched = {**given, **{number: result for held in self.earlier for number, result in held.items()}}
+        before = {number: _bits(framework, tensor) for number, tensor in watched.items()}
+        self.inputs, self.pull = given, None
         with np.errstate(all="ignore"), framework.calling(head["dtype"]):
             if head["wanted"]:
                 wanted = [given[number] for number in head["wanted"]]
@@ -151,7 +156,7 @@ class _Server:
         told = [self._told(item, head["number"] + place, given, reply) for place, item in enumerate(items)]
         changed = {
             number: reply.add(framework.to_numpy(tensor))
-            for number, tensor in {**given, **earlier}.items()
+            for number, tensor in watched.items()
             if before[number] != _bits(framework, tensor)
         }
         many = items is not result and isinstance(result, tuple | list) and not framework.is_tensor(result)
@@ -170,6 +175,7 @@ class _Server:
         """Leave NaN in memory that is free."""
         assert self.framework is not None
         self.results.clear()
+        self.earlier.clear()
         self.framework.poison(tuple(head["shape"]), head["dtype"])
         return {}
 

@@ -102,14 +102,18 @@ class Target:
 
         return both, operands
 
-    def kept(self, call: Call, other: Call) -> bool:
-        """Whether the result of a call still holds its values after another call. Raises as a plain call does."""
+    def kept(self, call: Call, other: Call, times: int = 4) -> bool:
+        """Whether the result of a call still holds its values after so many other calls (buffers may take turns).
+
+        Raises as a plain call does.
+        """
         (positional, keywords), _ = self.arguments(call, (), False)
         (others, named), _ = self.arguments(other, (), False)
         with self._calling(call.dtype):
             raw = first_of(self.framework.call(self.function, positional, keywords))
             before = self._bits(raw)
-            self.framework.call(self.function, others, named)
+            for _ in range(times):
+                self.framework.call(self.function, others, named)
             return before == self._bits(raw)
 
     def refilled(self, call: Call, other: Call) -> Answer:

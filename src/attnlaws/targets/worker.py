@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from .device import NoDevice
 from .frames import BadMessage, Body, array_in, receive
 from .frameworks import Array, Plain, Pull
-from .processes import Limits, ending, too_much_memory
+from .processes import Limits, end_descendants, ending, too_much_memory
 from .signature import CannotAdapt
 
 #: seconds that the import of the file may take at least
@@ -152,6 +152,7 @@ class Starter:
 def _hang_up(program: subprocess.Popen[bytes], control: socket.socket) -> None:
     control.close()
     if program.poll() is None:
+        end_descendants(program.pid)
         program.kill()
     program.wait()
 
