@@ -19,7 +19,7 @@ from attnlaws.bench.roof import Meter, roof_of
 from attnlaws.bench.timing import SAMPLE
 from attnlaws.bench.work import FunctionWork, judge_small
 from attnlaws.laws.trial import Broken, Crashed, Refused
-from attnlaws.run.check import one_thread
+from attnlaws.run.trying import one_thread
 from attnlaws.targets.address import BadConfiguration, NoSuchTarget
 from attnlaws.targets.conventions import UnknownChoice
 from attnlaws.targets.frameworks import framework_named

@@ -21,7 +21,7 @@ from attnlaws.bench.cases import Case
 from attnlaws.bench.timing import Race, Run, Side
 from attnlaws.bench.verdict import compare
 from attnlaws.bench.work import FunctionWork
-from attnlaws.run.check import one_thread
+from attnlaws.run.trying import one_thread
 from attnlaws.targets.frameworks import framework_named
 
 pytest.importorskip("pytest_benchmark")

@@ -13,7 +13,7 @@ from attnlaws.claims.ledger import Result, run, summary
 from attnlaws.faults.case import Fault
 from attnlaws.faults.models.fault import ModelFault
 from attnlaws.judge.precision import PROFILES
-from attnlaws.laws.law import AnyLaw
+from attnlaws.laws.named import AnyLaw
 from attnlaws.laws.load import laws_of, load_laws
 from attnlaws.report import kills as kills_in_words
 from attnlaws.run import matrix, model_matrix

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from attnlaws.run import check
+from attnlaws.run.trying import PROFILES_OF_EFFORT
 
 #: seconds that a check may take in a test of its verdict: how fast the machine is decides nothing
 PATIENCE = 900.0
@@ -17,8 +17,8 @@ PATIENCE = 900.0
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """No check that a test makes in its own process is cut short because the machine is busy; tests of the budget give one."""
-    for profile, (effort, _) in check.PROFILES_OF_EFFORT.items():
-        monkeypatch.setitem(check.PROFILES_OF_EFFORT, profile, (effort, PATIENCE))
+    for profile, (effort, _) in PROFILES_OF_EFFORT.items():
+        monkeypatch.setitem(PROFILES_OF_EFFORT, profile, (effort, PATIENCE))
 
 
 @pytest.fixture(autouse=True)

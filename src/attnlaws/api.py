@@ -10,7 +10,7 @@ from typing import Any
 from .report.case import FOLDER, write_case
 from .report.known_file import read as known_failures
 from .report.script import write_script
-from .run.check import only_dtypes, run_checks, select
+from .run.check import only_dtypes, run_checks
 from .run.check_module import run_module_checks
 from .run.check_part import run_part_checks
 from .run.diff import PROBLEMS, Difference, run_diff
@@ -18,6 +18,7 @@ from .run.diff_models import ModelDifference, run_model_diff
 from .run.expect import expected
 from .run.known import Known
 from .run.ledger import COULD_NOT_TELL, HELD, NOT_APPLICABLE, Report
+from .run.selection import select
 from .targets.address import adapt_module, kind_at, load_target
 from .targets.build import is_layer, makes_layer, resolved
 from .targets.conventions import declared

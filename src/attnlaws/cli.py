@@ -233,7 +233,7 @@ def _probe(options: argparse.Namespace) -> int:
 
 
 def _laws(options: argparse.Namespace) -> int:
-    from .run.check import select
+    from .run.selection import select
 
     if options.law is None:
         for law in select(None, None):
@@ -273,8 +273,8 @@ def _pictures(options: argparse.Namespace) -> int:
     """1 where the target raises, 2 without matplotlib, 4 where the target can't be measured."""
     from . import api
     from .report.pictures import NoMatplotlib, draw
-    from .run.check import one_thread
     from .run.measure import CannotMeasure
+    from .run.trying import one_thread
     from .targets.call import TargetRaised, WrongResult
 
     target = api.function_of(options.target, device=options.device)

@@ -58,7 +58,7 @@ def run_options(parser: argparse.ArgumentParser) -> None:
 
 
 def check(options: argparse.Namespace) -> int:
-    from .run.check import select
+    from .run.selection import select
 
     select(options.laws, None)  # an unknown law is told before anything is imported for minutes
     reports = Reports(options)

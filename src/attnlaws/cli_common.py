@@ -28,8 +28,8 @@ def told(job: Callable[[], int], heard: Callable[[str, int], None] = lambda word
     from .bench.cases import UnknownCase
     from .bench.history import BadBaseline
     from .problems.problem import CorruptCase
-    from .run.check import UnknownLaw
     from .run.found import NoDatabase
+    from .run.selection import UnknownLaw
     from .targets.address import BadConfiguration, NoSuchTarget
     from .targets.conventions import UnknownChoice
     from .targets.device import NoDevice

@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> int:
     """Run the command; the exit code. The target is called in a process of its own, where there can be one."""
     from .laws.load import laws_of
     from .report.case import read_case
-    from .run.check import UnknownLaw
+    from .run.selection import UnknownLaw
     from .run.supervise import DiedEarly, can_supervise, supervised_once
     from .run.watch import Death, Watch
 

@@ -75,7 +75,7 @@ def run(options: argparse.Namespace, progress: Callable[[str, int, int, int], No
     """Run the command; the exit code."""
     from . import api
     from .report.card import card_of
-    from .run.check import select
+    from .run.selection import select
     from .run.soak import soak
 
     select(options.laws, None)

@@ -10,7 +10,7 @@ import pytest
 
 if TYPE_CHECKING:
     from .api import AnyTarget
-    from .laws.law import AnyLaw
+    from .laws.named import AnyLaw
     from .run.known import Known
 
 #: what the laws are tried on where no target is given: the shipped implementations
@@ -22,7 +22,7 @@ SHIPPED_LAYERS = (
     "attnlaws.reference.heads:MultiHeadAttention(d_in=10, d_out=12, context_length=40, num_heads=3, qkv_bias=True)",
 )
 SHIPPED_MODELS = tuple(f"reference.{name}" for name in ("gpt", "mistral", "bert", "t5"))
-FIXTURES = {"attention_law": "attention", "layer_law": "layer", "model_law": "model", "part_law": "part"}
+FIXTURE = "attention_law"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -52,13 +52,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each law is tried on each target of its kind."""
-    for fixture, kind in FIXTURES.items():
-        if fixture in metafunc.fixturenames:
-            law = getattr(metafunc.function, "law", None)
-            given = metafunc.config.getoption("attn_target")
-            names = _shipped_parts(law) if kind == "part" and not given else _targets(metafunc.config, kind)
-            targets: list[str | None] = [*names] or [None]  # None: taken out below
-            metafunc.parametrize(fixture, targets, indirect=True, ids=[str(t) for t in targets], scope="session")
+    law = getattr(metafunc.function, "law", None)
+    if law is None or FIXTURE not in metafunc.fixturenames:
+        return
+    shipped = law.kind == "part" and not metafunc.config.getoption("attn_target")
+    names = _shipped_parts(law) if shipped else _targets(metafunc.config, law.kind)
+    targets: list[str | None] = [*names] or [None]  # None: taken out below
+    metafunc.parametrize(FIXTURE, targets, indirect=True, ids=[str(t) for t in targets], scope="session")
 
 
 def _targets(config: pytest.Config, kind: str) -> list[str]:
@@ -88,7 +88,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
     def without(item: pytest.Item) -> bool:
         given = getattr(getattr(item, "callspec", None), "params", {})
-        return any(name in given and given[name] is None for name in FIXTURES)
+        return FIXTURE in given and given[FIXTURE] is None
 
     items[:] = [item for item in items if not without(item)]
 
@@ -101,37 +101,15 @@ def _attention_targets() -> dict[str, Any]:
 
 @pytest.fixture(scope="session")
 def attention_law(request: pytest.FixtureRequest, _attention_targets: dict[str, Any]) -> Callable[[AnyLaw], None]:
-    """A function that tries one law on the target: it fails with the report's block, skips what is not applicable."""
-    return _attempt(request, _attention_targets)
-
-
-@pytest.fixture(scope="session")
-def layer_law(request: pytest.FixtureRequest, _attention_targets: dict[str, Any]) -> Callable[[AnyLaw], None]:
-    """The same for a law of layers."""
-    return _attempt(request, _attention_targets)
-
-
-@pytest.fixture(scope="session")
-def part_law(request: pytest.FixtureRequest, _attention_targets: dict[str, Any]) -> Callable[[AnyLaw], None]:
-    """The same for a law of parts."""
-    return _attempt(request, _attention_targets)
-
-
-@pytest.fixture(scope="session")
-def model_law(request: pytest.FixtureRequest, _attention_targets: dict[str, Any]) -> Callable[[AnyLaw], None]:
-    """The same for a law of models."""
-    return _attempt(request, _attention_targets)
-
-
-def _attempt(request: pytest.FixtureRequest, known: dict[str, Any]) -> Callable[[AnyLaw], None]:
+    """A function that tries one law on a target of its kind: it fails with the report's block, skips what is not applicable."""
     from . import api
     from .run.expect import expected
 
     config = request.config
     name = str(request.param)
-    if name not in known:
-        known[name] = _adapted(name, config.getoption("attn_device"))
-    target: AnyTarget = known[name]
+    if name not in _attention_targets:
+        _attention_targets[name] = _adapted(name, config.getoption("attn_device"))
+    target: AnyTarget = _attention_targets[name]
     entries = _known_failures(config)
 
     def attempt(law: AnyLaw) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..laws.trial import Broken, Crashed, Refused, Session
-from ..run.check import one_thread
+from ..run.trying import one_thread
 from ..targets.frameworks import framework_named
 from ..targets.target import Target
 from .calibrate import VERSION, calibration

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .law import AnyLaw
+from .named import AnyLaw
 from .trial import Broken, Crashed, Evidence, Session
 
 Failure = Broken | Crashed

@@ -2,73 +2,28 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from hypothesis.strategies import SearchStrategy
 
 from ..problems.draw import Wants, covering, problems
 from ..problems.problem import Problem
 from ..targets.target import Target
+from .named import Named, Test, as_test
 
 if TYPE_CHECKING:
     from .trial import Evidence, Session, Trial
 
 
-class AnyLaw(Protocol):
-    """What the search needs of a law, of whatever kind of target: problems come from it and go back to it."""
+@dataclass(frozen=True, kw_only=True)
+class Law(Named):
+    """A named law of attention functions."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def statement(self) -> str: ...
-    @property
-    def share(self) -> float: ...
-    @property
-    def slow(self) -> bool: ...
-    @property
-    def chance(self) -> bool: ...
-    @property
-    def basis(self) -> tuple[str, ...]: ...
-    @property
-    def exact(self) -> bool: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def formula(self) -> str: ...
-    def not_applicable(self, target: Any) -> str | None: ...
-    def attempt(self, target: Any, problem: Any, session: Session, evidence: Evidence) -> None: ...
-    def covering(self, target: Any, seed: int) -> Iterator[Any]: ...
-    def drawn(self, target: Any) -> SearchStrategy[Any]: ...
-    def fits(self, target: Any, problem: Any) -> bool: ...
-
-
-@dataclass(frozen=True)
-class Law:
-    """A named law. `basis` names more basic laws: where one of them is broken too, this one is folded under it.
-
-    A `slow` law takes seconds: it is left for the profiles full and soak, unless it is asked for by name. A law of `chance`
-    is tried on one problem, with sample sizes of its own.
-    """
-
-    name: str
-    statement: str
     wants: Wants
-    body: Callable[[Trial], None]
-    applies: Callable[[Target], str | None] | None
-    exact: bool
-    basis: tuple[str, ...]
-    share: float
-    slow: bool = False
-    chance: bool = False
+    applies: Callable[[Target], str | None] | None = None
     kind: str = "attention"
-
-    @property
-    def formula(self) -> str:
-        """The docstring of the law's function: the formula and why it holds."""
-        return inspect.getdoc(self.body) or ""
 
     def not_applicable(self, target: Target) -> str | None:
         """Why the law says nothing about this target; None where it does."""
@@ -97,10 +52,6 @@ class Law:
 LAWS: dict[str, Law] = {}
 
 
-class _Runner(Protocol):
-    def __call__(self, law: Law) -> None: ...
-
-
 def law(
     name: str,
     statement: str,
@@ -112,23 +63,22 @@ def law(
     share: float = 1.0,
     slow: bool = False,
     chance: bool = False,
-) -> Callable[[Callable[[Trial], None]], Callable[[_Runner], None]]:
-    """Register a law; what is left in the module is a pytest test of the same name.
+) -> Callable[[Callable[[Trial], None]], Test]:
+    """Register a law; what is left in the module is its test."""
 
-    The test takes the plugin's fixture `attention_law`, which runs the law on the target of the session.
-    """
-
-    def decorate(body: Callable[[Trial], None]) -> Callable[[_Runner], None]:
-        made = Law(name, statement, wants or Wants(), body, applies, exact, basis, share, slow, chance)
-        LAWS[name] = made
-
-        def test(attention_law: _Runner) -> None:
-            attention_law(made)
-
-        test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
-        test.__qualname__ = body.__qualname__
-        mark: Any = test
-        mark.law = made
-        return test
+    def decorate(body: Callable[[Trial], None]) -> Test:
+        LAWS[name] = Law(
+            name=name,
+            statement=statement,
+            wants=wants or Wants(),
+            body=body,
+            applies=applies,
+            exact=exact,
+            basis=basis,
+            share=share,
+            slow=slow,
+            chance=chance,
+        )
+        return as_test(LAWS[name], body)
 
     return decorate

@@ -2,41 +2,28 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from hypothesis.strategies import SearchStrategy
 
 from ..problems.layer_problem import LayerProblem, LayerWants, covering, layer_problems
 from ..targets.layer import LayerTarget
+from .named import Named, Test, as_test
 
 if TYPE_CHECKING:
     from .layer_trial import LayerTrial
     from .trial import Evidence, Session
 
 
-@dataclass(frozen=True)
-class LayerLaw:
-    """A named law of layers, with the same face as a law of attention functions."""
+@dataclass(frozen=True, kw_only=True)
+class LayerLaw(Named):
+    """A named law of layers."""
 
-    name: str
-    statement: str
     wants: LayerWants
-    body: Callable[[LayerTrial], None]
-    applies: Callable[[LayerTarget], str | None] | None
-    exact: bool
-    basis: tuple[str, ...]
-    share: float
-    slow: bool = False
-    chance: bool = False
+    applies: Callable[[LayerTarget], str | None] | None = None
     kind: str = "layer"
-
-    @property
-    def formula(self) -> str:
-        """The docstring of the law's function: the formula and why it holds."""
-        return inspect.getdoc(self.body) or ""
 
     def not_applicable(self, target: LayerTarget) -> str | None:
         """Why the law says nothing about this layer; None where it does."""
@@ -64,10 +51,6 @@ class LayerLaw:
 LAYER_LAWS: dict[str, LayerLaw] = {}
 
 
-class _Runner(Protocol):
-    def __call__(self, law: LayerLaw) -> None: ...
-
-
 def layer_law(
     name: str,
     statement: str,
@@ -78,20 +61,21 @@ def layer_law(
     basis: tuple[str, ...] = (),
     share: float = 0.5,
     chance: bool = False,
-) -> Callable[[Callable[[LayerTrial], None]], Callable[[_Runner], None]]:
-    """Register a law of layers; what is left in the module is a pytest test that takes the fixture `layer_law`."""
+) -> Callable[[Callable[[LayerTrial], None]], Test]:
+    """Register a law of layers; what is left in the module is its test."""
 
-    def decorate(body: Callable[[LayerTrial], None]) -> Callable[[_Runner], None]:
-        made = LayerLaw(name, statement, wants or LayerWants(), body, applies, exact, basis, share, chance=chance)
-        LAYER_LAWS[name] = made
-
-        def test(layer_law: _Runner) -> None:
-            layer_law(made)
-
-        test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
-        test.__qualname__ = body.__qualname__
-        mark: Any = test
-        mark.law = made
-        return test
+    def decorate(body: Callable[[LayerTrial], None]) -> Test:
+        LAYER_LAWS[name] = LayerLaw(
+            name=name,
+            statement=statement,
+            wants=wants or LayerWants(),
+            body=body,
+            applies=applies,
+            exact=exact,
+            basis=basis,
+            share=share,
+            chance=chance,
+        )
+        return as_test(LAYER_LAWS[name], body)
 
     return decorate

@@ -6,9 +6,10 @@ import importlib.util
 import sys
 from pathlib import Path
 
-from .law import LAWS, AnyLaw, Law
+from .law import LAWS, Law
 from .layer_law import LAYER_LAWS
 from .model_law import MODEL_LAWS
+from .named import AnyLaw
 from .part_law import PART_LAWS
 
 FOLDERS = ("properties", "statistics")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from hypothesis.strategies import SearchStrategy
 
 from ..problems.model_problem import ModelProblem, ModelWants, covering, model_problems
 from ..targets.model import ModelTarget
+from .named import Named, Test, as_test
 from .trial import Broken, Crashed, Evidence, Refused, Unsuitable
 
 if TYPE_CHECKING:
@@ -21,27 +21,14 @@ if TYPE_CHECKING:
 TRIED = 6
 
 
-@dataclass(frozen=True)
-class ModelLaw:
+@dataclass(frozen=True, kw_only=True)
+class ModelLaw(Named):
     """A named law of models. `rejects` names the impostors that it must refuse on the very problems on which it held."""
 
-    name: str
-    statement: str
     wants: ModelWants
-    body: Callable[[ModelTrial], None]
-    applies: Callable[[ModelTarget], str | None] | None
-    exact: bool
-    basis: tuple[str, ...]
-    share: float
+    applies: Callable[[ModelTarget], str | None] | None = None
     rejects: tuple[str, ...] = ()
-    slow: bool = False
-    chance: bool = False
     kind: str = "model"
-
-    @property
-    def formula(self) -> str:
-        """The docstring of the law's function: the formula and why it holds."""
-        return inspect.getdoc(self.body) or ""
 
     def not_applicable(self, target: ModelTarget) -> str | None:
         """Why the law says nothing about this model; None where it does."""
@@ -81,10 +68,6 @@ class ModelLaw:
 MODEL_LAWS: dict[str, ModelLaw] = {}
 
 
-class _Runner(Protocol):
-    def __call__(self, law: ModelLaw) -> None: ...
-
-
 def model_law(
     name: str,
     statement: str,
@@ -97,25 +80,23 @@ def model_law(
     rejects: tuple[str, ...] = (),
     slow: bool = False,
     chance: bool = False,
-) -> Callable[[Callable[[ModelTrial], None]], Callable[[_Runner], None]]:
-    """Register a law of models; what is left in the module is a pytest test that takes the fixture `model_law`.
+) -> Callable[[Callable[[ModelTrial], None]], Test]:
+    """Register a law of models; what is left in the module is its test."""
 
-    A `slow` law is left for the profiles full and soak, unless it is asked for by name; a law of `chance` is tried on one problem.
-    """
-
-    def decorate(body: Callable[[ModelTrial], None]) -> Callable[[_Runner], None]:
-        made = ModelLaw(
-            name, statement, wants or ModelWants(), body, applies, exact, basis, share, rejects, slow, chance
+    def decorate(body: Callable[[ModelTrial], None]) -> Test:
+        MODEL_LAWS[name] = ModelLaw(
+            name=name,
+            statement=statement,
+            wants=wants or ModelWants(),
+            body=body,
+            applies=applies,
+            exact=exact,
+            basis=basis,
+            share=share,
+            rejects=rejects,
+            slow=slow,
+            chance=chance,
         )
-        MODEL_LAWS[name] = made
-
-        def test(model_law: _Runner) -> None:
-            model_law(made)
-
-        test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
-        test.__qualname__ = body.__qualname__
-        mark: Any = test
-        mark.law = made
-        return test
+        return as_test(MODEL_LAWS[name], body)
 
     return decorate

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 from hypothesis import strategies as st
@@ -16,6 +14,7 @@ from ..judge.chance import generator
 from ..problems.part_problem import PartProblem
 from ..targets.call import Array, TargetRaised
 from ..targets.part import Part
+from .named import Named, Test, as_test
 from .trial import Broken, Crashed, Evidence, Session, worst
 
 
@@ -49,25 +48,12 @@ class PartTrial:
         return int((self.rng if rng is None else rng).integers(1 << 40))
 
 
-@dataclass(frozen=True)
-class PartLaw:
-    """A named law of parts of some kinds, with the face of a law of attention functions."""
+@dataclass(frozen=True, kw_only=True)
+class PartLaw(Named):
+    """A named law of parts of some kinds."""
 
-    name: str
-    statement: str
     parts: tuple[str, ...]
-    body: Callable[[PartTrial], None]
-    basis: tuple[str, ...] = ()
-    share: float = 0.1
-    exact: bool = False
-    slow: bool = False
-    chance: bool = True
     kind: str = "part"
-
-    @property
-    def formula(self) -> str:
-        """The docstring of the law's function: the formula and why it holds."""
-        return inspect.getdoc(self.body) or ""
 
     def not_applicable(self, target: Part) -> str | None:
         """Why the law says nothing about this part."""
@@ -96,27 +82,16 @@ class PartLaw:
 PART_LAWS: dict[str, PartLaw] = {}
 
 
-class _Runner(Protocol):
-    def __call__(self, law: PartLaw) -> None: ...
-
-
 def part_law(
     name: str, statement: str, *, part: str | tuple[str, ...], basis: tuple[str, ...] = (), chance: bool = True
-) -> Callable[[Callable[[PartTrial], None]], Callable[[_Runner], None]]:
-    """Register a law of parts; what is left in the module is a pytest test that takes the fixture `part_law`."""
+) -> Callable[[Callable[[PartTrial], None]], Test]:
+    """Register a law of parts; what is left in the module is its test."""
 
-    def decorate(body: Callable[[PartTrial], None]) -> Callable[[_Runner], None]:
+    def decorate(body: Callable[[PartTrial], None]) -> Test:
         kinds = (part,) if isinstance(part, str) else part
-        made = PartLaw(name, statement, kinds, body, basis, chance=chance)
-        PART_LAWS[name] = made
-
-        def test(part_law: _Runner) -> None:
-            part_law(made)
-
-        test.__name__, test.__doc__, test.__module__ = body.__name__, body.__doc__, body.__module__
-        test.__qualname__ = body.__qualname__
-        mark: Any = test
-        mark.law = made
-        return test
+        PART_LAWS[name] = PartLaw(
+            name=name, statement=statement, parts=kinds, body=body, basis=basis, share=0.1, chance=chance
+        )
+        return as_test(PART_LAWS[name], body)
 
     return decorate

@@ -6,21 +6,19 @@ then, near tile edges often.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from random import Random
 from typing import Any, TypeVar
 
-import numpy as np
 from hypothesis import strategies as st
 
 from ..targets.conventions import Abilities, Conventions
+from .choices import Pick, dealer, drawn_by
 from .problem import EMPTY_MASKS, MASKS, REGIMES, Problem
 
 T = TypeVar("T")
-Pick = Callable[[str, Sequence[Any]], Any]
-
 EDGES = (15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129)
 SCALES = (0.125, 0.3, 1.0, 1.5)
 CAPS = (1.5, 4.0, 30.0)
@@ -417,44 +415,13 @@ def _coincide(
     return batch, queries, keys
 
 
-@lru_cache(maxsize=None, typed=True)
-def _among(*options: Any) -> st.SearchStrategy[Any]:
-    return st.sampled_from(options)
-
-
-def one_of(options: Sequence[Any]) -> st.SearchStrategy[Any]:
-    """One of some options that can be hashed; the strategy is made once, which costs more than a draw from it."""
-    return st.sampled_from(options) if isinstance(options, range) else _among(*options)
-
-
-@st.composite
-def problems(draw: st.DrawFn, wants: Wants, abilities: Abilities, conventions: Conventions) -> Problem:
+def problems(wants: Wants, abilities: Abilities, conventions: Conventions) -> st.SearchStrategy[Problem]:
     """Hypothesis' strategy over problems that fit a target and a law's wants."""
-
-    def pick(_: str, options: Sequence[Any]) -> Any:
-        return draw(one_of(options))
-
-    return build(pick, wants, abilities, conventions)
+    return drawn_by(lambda pick: build(pick, wants, abilities, conventions))
 
 
 def covering(wants: Wants, abilities: Abilities, conventions: Conventions, seed: int) -> Iterator[Problem]:
-    """An endless covering design: each option of each choice comes up equally often, pairs in random balance.
-
-    The first problems are small worlds; sizes grow afterwards.
-    """
-    rng = np.random.Generator(np.random.Philox(key=[seed, 77]))
-    decks: dict[tuple[str, int], list[int]] = {}
-
-    def pick(name: str, options: Sequence[Any]) -> Any:
-        if len(options) > 64:
-            return options[int(rng.integers(0, len(options)))]
-        deck = decks.setdefault((name, len(options)), [])
-        if not deck:
-            deck.extend(int(i) for i in rng.permutation(len(options)))
-        return options[deck.pop()]
-
-    tiny = replace(wants, small=True)
-    count = 0
-    while True:
-        count += 1
-        yield build(pick, tiny if count <= 12 else wants, abilities, conventions)
+    """An endless covering design: small worlds first, sizes grow afterwards."""
+    pick, tiny = dealer(seed, 77), replace(wants, small=True)
+    for number in itertools.count():
+        yield build(pick, tiny if number < 12 else wants, abilities, conventions)

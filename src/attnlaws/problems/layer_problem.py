@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 from ..targets.call import Array, BoolArray
 from ..targets.layer import LayerTarget
 from ..targets.redraw import redrawn
-from .draw import one_of
+from .choices import Pick, dealer, drawn_by
+from .padding import PADDINGS, real_tokens
 from .problem import CorruptCase, check_fields
 
-PADDINGS = ("none", "right", "left", "random")
 VALUES = ("normal", "peaked", "integer", "offset")
-Pick = Callable[[str, Sequence[Any]], Any]
 
 
 @dataclass(frozen=True, order=True)
@@ -163,29 +162,14 @@ def build(pick: Pick, wants: LayerWants, target: LayerTarget) -> LayerProblem:
 
 def covering(wants: LayerWants, target: LayerTarget, seed: int) -> Iterator[LayerProblem]:
     """An endless covering design: each option of each choice comes up equally often."""
-    rng = np.random.Generator(np.random.Philox(key=[seed, 78]))
-    decks: dict[tuple[str, int], list[int]] = {}
-
-    def pick(name: str, options: Sequence[Any]) -> Any:
-        if len(options) > 64:
-            return options[int(rng.integers(0, len(options)))]
-        deck = decks.setdefault((name, len(options)), [])
-        if not deck:
-            deck.extend(int(i) for i in rng.permutation(len(options)))
-        return options[deck.pop()]
-
+    pick = dealer(seed, 78)
     while True:
         yield build(pick, wants, target)
 
 
-@st.composite
-def layer_problems(draw: st.DrawFn, wants: LayerWants, target: LayerTarget) -> LayerProblem:
+def layer_problems(wants: LayerWants, target: LayerTarget) -> st.SearchStrategy[LayerProblem]:
     """Hypothesis' strategy over problems that fit a layer and a law's wants."""
-
-    def pick(_: str, options: Sequence[Any]) -> Any:
-        return draw(one_of(options))
-
-    return build(pick, wants, target)
+    return drawn_by(lambda pick: build(pick, wants, target))
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
@@ -209,20 +193,9 @@ def tokens(problem: LayerProblem, width: int) -> Array:
 
 
 def padding_of(problem: LayerProblem) -> BoolArray | None:
-    """Which tokens are real (B, L): the first, the last or some, another number in each sample, and at least one."""
+    """Which tokens are real (B, L); None where all are."""
     p = problem
-    if p.padding == "none":
-        return None
-    rng = generator(p, 1)
-    counts = rng.integers(1, p.length + 1, p.batch)
-    if p.length > 1:
-        counts[0] = min(counts[0], p.length - 1)
-    place = np.arange(p.length)
-    if p.padding == "right":
-        return np.asarray(place < counts[:, None])
-    if p.padding == "left":
-        return np.asarray(place >= p.length - counts[:, None])
-    return np.asarray(rng.permuted(np.broadcast_to(place, (p.batch, p.length)), axis=1) < counts[:, None])
+    return None if p.padding == "none" else real_tokens(generator(p, 1), p.padding, p.batch, p.length)
 
 
 def parameters(problem: LayerProblem, own: dict[str, Array], trainable: Sequence[str]) -> dict[str, Array]:

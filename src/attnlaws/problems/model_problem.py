@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
 
-from ..targets.call import BoolArray
 from ..targets.model import ModelTarget
 from ..targets.model_inputs import Inputs, IntArray
-from .draw import one_of
+from .choices import Pick, dealer, drawn_by
+from .padding import PADDINGS, real_tokens
 from .problem import CorruptCase, check_fields
 
-PADDINGS = ("none", "right", "left", "random")
 TEXTS = ("random", "two tokens", "one token")
-Pick = Callable[[str, Sequence[Any]], Any]
 
 
 @dataclass(frozen=True, order=True)
@@ -174,29 +172,14 @@ def build(pick: Pick, wants: ModelWants, target: ModelTarget) -> ModelProblem:
 
 def covering(wants: ModelWants, target: ModelTarget, seed: int) -> Iterator[ModelProblem]:
     """An endless covering design: each option of each choice comes up equally often."""
-    rng = np.random.Generator(np.random.Philox(key=[seed, 79]))
-    decks: dict[tuple[str, int], list[int]] = {}
-
-    def pick(name: str, options: Sequence[Any]) -> Any:
-        if len(options) > 64:
-            return options[int(rng.integers(0, len(options)))]
-        deck = decks.setdefault((name, len(options)), [])
-        if not deck:
-            deck.extend(int(i) for i in rng.permutation(len(options)))
-        return options[deck.pop()]
-
+    pick = dealer(seed, 79)
     while True:
         yield build(pick, wants, target)
 
 
-@st.composite
-def model_problems(draw: st.DrawFn, wants: ModelWants, target: ModelTarget) -> ModelProblem:
+def model_problems(wants: ModelWants, target: ModelTarget) -> st.SearchStrategy[ModelProblem]:
     """Hypothesis' strategy over problems that fit a model and a law's wants."""
-
-    def pick(_: str, options: Sequence[Any]) -> Any:
-        return draw(one_of(options))
-
-    return build(pick, wants, target)
+    return drawn_by(lambda pick: build(pick, wants, target))
 
 
 # -- values ------------------------------------------------------------------------------------------------------------
@@ -226,22 +209,8 @@ def inputs_of(problem: ModelProblem, target: ModelTarget) -> Inputs:
     for name, mask, way in (("ids", "real", target.pad), ("source", "source_real", target.source_pad)):
         tokens = getattr(made, name)
         if way is not None and tokens is not None:
-            real = real_of(p, tokens.shape[1], 1 if name == "ids" else 5)
+            real = real_tokens(generator(p, 1 if name == "ids" else 5), p.padding, p.batch, tokens.shape[1])
             if target.pad_id is not None:
                 tokens = np.where(real, tokens, target.pad_id)
             made = made.but(**{name: tokens, mask: real})
     return made
-
-
-def real_of(problem: ModelProblem, length: int, stream: int) -> BoolArray:
-    """Which tokens are real (B, L): the first, the last or some, another number in each sample, and at least one."""
-    rng = generator(problem, stream)
-    counts = rng.integers(1, length + 1, problem.batch)
-    if length > 1:
-        counts[0] = min(counts[0], length - 1)
-    place = np.arange(length)
-    if problem.padding == "right":
-        return np.asarray(place < counts[:, None])
-    if problem.padding == "left":
-        return np.asarray(place >= length - counts[:, None])
-    return np.asarray(rng.permuted(np.broadcast_to(place, (problem.batch, length)), axis=1) < counts[:, None])

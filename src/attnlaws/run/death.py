@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..laws.attempt import try_law
-from ..laws.law import AnyLaw
+from ..laws.named import AnyLaw
 from ..laws.trial import Died, Evidence, Session
 from ..targets.processes import Limits, ending, too_much_memory
 from ..targets.quiet import OutOfTime, Supervision, supervised_by

@@ -18,9 +18,10 @@ from ..targets.quiet import OutOfTime
 from ..targets.target import Target
 from ..targets.trying import FAILS, effective_mask
 from .budget import deadline_alarm
-from .check import one_thread, only_dtypes
+from .check import only_dtypes
 from .minimise import minimise
 from .sides import Said, Share, Side, responsible, share_of
+from .trying import one_thread
 
 PROBLEMS = 150
 BUDGET = 120.0

@@ -14,7 +14,7 @@ from ..targets.model import ModelTarget
 from ..targets.model_inputs import Inputs, places_of
 from ..targets.model_instance import ModelInstance
 from ..targets.model_stages import Stage, stages_of
-from .check import one_thread
+from .trying import one_thread
 
 #: what is compared: texts without padding, and padded on either side where both are told of padding
 LENGTHS, BATCH = (1, 2, 7, 16), 3

@@ -7,14 +7,14 @@ from dataclasses import replace
 from datetime import date
 
 from ..laws.attempt import Failure, try_law
-from ..laws.law import AnyLaw
 from ..laws.load import laws_of
+from ..laws.named import AnyLaw
 from ..laws.trial import Crashed, Evidence, Refused, Session, Unsuitable
 from ..targets.quiet import OutOfTime
 from .budget import deadline_alarm
-from .check import one_thread
 from .known import Known
 from .ledger import BROKEN, COULD_NOT_TELL, CRASHED, HELD, NONDETERMINISTIC, Report, Verdict
+from .trying import one_thread
 
 #: seconds that a law may take on a witness
 LIMIT = 60.0

@@ -20,7 +20,7 @@ from hypothesis.database import (
 )
 
 from ..extras import how_to_install
-from ..laws.law import AnyLaw
+from ..laws.named import AnyLaw
 from ..problems.layer_problem import LayerProblem
 from ..problems.model_problem import ModelProblem
 from ..problems.part_problem import PartProblem

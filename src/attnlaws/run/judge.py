@@ -19,9 +19,11 @@ from ..targets.signature import CannotAdapt, understand
 from ..targets.target import Target
 from ..targets.worker import Ended, Raised, RemoteFramework, RemoteFunction, Starter, Worker
 from .budget import deadline_alarm
-from .check import Progress, replay, run_checks, select
+from .check import replay, run_checks
 from .ledger import BROKEN, CRASHED, NONDETERMINISTIC, Report, Verdict
+from .selection import select
 from .suspicion import Suspicion, suspicion
+from .trying import Progress
 from .watch import Watch
 
 CORRECT, WRONG, CRASHES, HANGS, SUSPECT = "correct", "wrong", "crashes", "hangs", "suspect"

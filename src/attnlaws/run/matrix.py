@@ -34,9 +34,10 @@ from ..laws.trial import Crashed, Evidence, Refused, Session, Unsuitable
 from ..problems.draw import covering
 from ..problems.problem import Problem
 from ..targets.target import Target
-from .check import one_thread, shadow
+from .folding import shadow
 from .ledger import BROKEN, Verdict
 from .minimise import minimise
+from .trying import one_thread
 
 R = TypeVar("R")
 

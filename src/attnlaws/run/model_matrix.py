@@ -18,15 +18,16 @@ from ..faults.models.catalogue import MODEL_FAULTS
 from ..faults.models.fault import ModelFault
 from ..faults.models.small import SmallBERT, SmallGPT, SmallT5
 from ..laws.attempt import Failure, try_law
-from ..laws.law import AnyLaw
 from ..laws.load import laws_of
+from ..laws.named import AnyLaw
 from ..laws.trial import Crashed, Evidence, Refused, Session, Unsuitable
 from ..targets.model import ModelTarget
-from .check import PROFILES_OF_EFFORT, folded, one_thread
+from .folding import folded
 from .ledger import BROKEN, CRASHED, HELD, Verdict
 from .matrix import Control, each, settings_kept
 from .minimise import minimise
 from .one_law import run_law
+from .trying import PROFILES_OF_EFFORT, one_thread
 
 #: problems a law: as in a glance
 FIRST = 1

@@ -13,7 +13,7 @@ import hypothesis
 from hypothesis import HealthCheck, Phase, given, settings
 
 from ..laws.attempt import Failure, try_law
-from ..laws.law import AnyLaw
+from ..laws.named import AnyLaw
 from ..laws.trial import Crashed, Evidence, Refused, Session, Unsuitable
 from ..targets.quiet import OutOfTime
 from .ledger import BROKEN, COULD_NOT_TELL, CRASHED, FAULT, HELD, NONDETERMINISTIC, NOT_APPLICABLE, Verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..laws.law import AnyLaw
+from ..laws.named import AnyLaw
 
 
 def part_of(laws: Sequence[AnyLaw], target: Any, number: int, of: int) -> list[AnyLaw]:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from ..laws.law import AnyLaw
+from ..laws.named import AnyLaw
 from .found import Found
 from .ledger import Report
 
