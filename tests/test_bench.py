@@ -477,7 +477,7 @@ def test_peak_memory_is_to_the_byte() -> None:
         return y + y
 
     assert framework.peak_memory(two) == 2 * 4000 + framework.peak_memory(lambda: None)
-    from attnlaws.targets.frameworks import NumpyFramework
+    from attnlaws.targets.numpy_arrays import NumpyFramework
 
     one = NumpyFramework().peak_memory(lambda: np.zeros(100_000))
     assert 800_000 <= one < 801_000

@@ -21,7 +21,7 @@ from ..problems.draw import ALL, Wants, covering
 from ..problems.problem import EMPTY_MASKS, MASKS, Problem
 from ..targets.call import Call
 from ..targets.conventions import TABLE, Abilities, Conventions
-from ..targets.frameworks import NumpyFramework
+from ..targets.numpy_arrays import NumpyFramework
 from ..targets.signature import understand
 from ..targets.target import Target
 

@@ -15,9 +15,10 @@ from ..targets.frameworks import Framework
 from ..targets.probe import adapt
 from ..targets.processes import Limits
 from ..targets.quiet import OutOfTime
+from ..targets.remote import RemoteFramework, RemoteFunction
 from ..targets.signature import CannotAdapt, understand
 from ..targets.target import Target
-from ..targets.worker import Ended, Raised, RemoteFramework, RemoteFunction, Starter, Worker
+from ..targets.worker import Ended, Raised, Starter, Worker
 from .budget import deadline_alarm
 from .check import replay, run_checks
 from .ledger import BROKEN, CRASHED, NONDETERMINISTIC, Report, Verdict

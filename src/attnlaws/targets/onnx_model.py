@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
-from .frameworks import Array, NumpyFramework, lay_out
+from .frameworks import Array
+from .numpy_arrays import NumpyFramework, lay_out
 from .signature import CannotAdapt
 
 Run = Callable[[dict[str, Any]], list[Any]]
