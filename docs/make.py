@@ -13,8 +13,8 @@ from attnlaws.claims.ledger import Result, run, summary
 from attnlaws.faults.case import Fault
 from attnlaws.faults.models.fault import ModelFault
 from attnlaws.judge.precision import PROFILES
-from attnlaws.laws.named import AnyLaw
 from attnlaws.laws.load import laws_of, load_laws
+from attnlaws.laws.named import AnyLaw
 from attnlaws.report import kills as kills_in_words
 from attnlaws.run import matrix, model_matrix
 from attnlaws.run.matrix import Kill, Matrix

@@ -8,8 +8,8 @@ import numpy as np
 
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Broken, Crashed, Refused, Trial, Unsuitable
-from attnlaws.problems.draw import ALL, Wants
 from attnlaws.problems.dtypes import round_to
+from attnlaws.problems.wants import ALL, Wants
 from attnlaws.targets.call import Call
 from attnlaws.targets.target import Target
 

@@ -9,7 +9,7 @@ import numpy as np
 from attnlaws.judge.precision import PROFILES
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Crashed, Refused, Trial
-from attnlaws.problems.draw import ALL, Wants
+from attnlaws.problems.wants import ALL, Wants
 from attnlaws.targets.call import Call, TargetRaised, WrongResult
 from attnlaws.targets.target import Target
 

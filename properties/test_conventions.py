@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Trial
-from attnlaws.problems.draw import Wants
+from attnlaws.problems.wants import Wants
 
 
 @law(

@@ -13,8 +13,8 @@ from attnlaws.bench.cost import MARGIN, Growth, memory_growth, time_growth
 from attnlaws.bench.timing import Run
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Broken, Refused, Trial
-from attnlaws.problems.draw import Wants
 from attnlaws.problems.values import call_of
+from attnlaws.problems.wants import Wants
 from attnlaws.targets.target import Target
 
 PLAIN = Wants(masks=("none",), bias=False, scale=False, regimes=("normal",), causal=False, dtypes=("float32",))

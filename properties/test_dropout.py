@@ -8,7 +8,7 @@ from attnlaws.judge.exponent import gamma
 from attnlaws.judge.precision import Precision
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Ignored, Trial
-from attnlaws.problems.draw import Wants
+from attnlaws.problems.wants import Wants
 from attnlaws.targets.call import Array, Call
 from attnlaws.targets.target import Target
 from attnlaws.targets.trying import size_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Trial
-from attnlaws.problems.draw import ALL, Wants
 from attnlaws.problems.problem import Problem
+from attnlaws.problems.wants import ALL, Wants
 from attnlaws.targets.target import Target
 
 #: rows that fill no tile, beyond one or two tiles of 64 and 128

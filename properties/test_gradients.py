@@ -8,7 +8,7 @@ from attnlaws.judge.backward import bias_worst
 from attnlaws.judge.precision import Precision
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Crashed, Refused, Trial
-from attnlaws.problems.draw import ALL, Wants
+from attnlaws.problems.wants import ALL, Wants
 from attnlaws.targets.call import Array, Call, TargetRaised
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from attnlaws.laws.law import law
 from attnlaws.laws.parts import take
 from attnlaws.laws.trial import Trial
-from attnlaws.problems.draw import ALL, Wants
+from attnlaws.problems.wants import ALL, Wants
 from attnlaws.targets.call import Call, TargetRaised, WrongResult
 
 

@@ -9,7 +9,7 @@ from attnlaws.judge.lse import lse_worst
 from attnlaws.judge.precision import Precision
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Trial
-from attnlaws.problems.draw import ALL, Wants
+from attnlaws.problems.wants import ALL, Wants
 from attnlaws.targets.call import Answer, Array, Call
 from attnlaws.targets.target import Target
 

@@ -7,8 +7,8 @@ import numpy as np
 from attnlaws.judge.precision import Precision
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Broken, Crashed, Ignored, Trial
-from attnlaws.problems.draw import ALL, Wants
 from attnlaws.problems.dtypes import LARGEST, round_to
+from attnlaws.problems.wants import ALL, Wants
 from attnlaws.targets.call import Array, Call
 from attnlaws.targets.target import Target
 

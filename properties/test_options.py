@@ -6,7 +6,7 @@ import numpy as np
 
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Trial
-from attnlaws.problems.draw import Wants
+from attnlaws.problems.wants import Wants
 from attnlaws.targets.call import Call, TargetRaised, WrongResult
 from attnlaws.targets.options import alibi_bias, structure
 

@@ -9,8 +9,8 @@ from attnlaws.judge.precision import Precision
 from attnlaws.judge.signature import THRESHOLD, fit_signatures
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Broken, Trial
-from attnlaws.problems.draw import Wants
 from attnlaws.problems.dtypes import round_to
+from attnlaws.problems.wants import Wants
 from attnlaws.targets.call import Call
 
 #: rms(error / sigma) of correct kernels stays below 1 on generic inputs

@@ -6,8 +6,8 @@ import numpy as np
 
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Trial
-from attnlaws.problems.draw import Wants
 from attnlaws.problems.dtypes import UNIT_ROUNDOFF, round_to
+from attnlaws.problems.wants import Wants
 
 
 @law(

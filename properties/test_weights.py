@@ -8,8 +8,8 @@ from attnlaws.faults.impostors import tally_impostors
 from attnlaws.judge.bounds import row_sum_slack
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Crashed, Trial
-from attnlaws.problems.draw import ALL, Wants
 from attnlaws.problems.dtypes import round_to
+from attnlaws.problems.wants import ALL, Wants
 from attnlaws.targets.target import Target
 
 MILD = ("normal", "flat", "integer", "tied")

@@ -9,7 +9,7 @@ from attnlaws.judge.counts import dropped
 from attnlaws.judge.moments import mean
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Trial
-from attnlaws.problems.draw import Wants
+from attnlaws.problems.wants import Wants
 from attnlaws.targets.call import Call
 from attnlaws.targets.target import Target
 from attnlaws.targets.trying import size_of

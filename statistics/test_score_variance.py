@@ -8,7 +8,7 @@ from attnlaws.judge.chance import Finding, size_for_scale
 from attnlaws.judge.moments import products
 from attnlaws.laws.law import law
 from attnlaws.laws.trial import Broken, Trial
-from attnlaws.problems.draw import Wants
+from attnlaws.problems.wants import Wants
 from attnlaws.targets.call import Call
 from attnlaws.targets.target import Target
 

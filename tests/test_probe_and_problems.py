@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 
 from attnlaws import api
 from attnlaws.judge.precision import round_to
-from attnlaws.problems.draw import Wants, covering, problems
+from attnlaws.problems.draw import covering, problems
 from attnlaws.problems.problem import CorruptCase, Problem
 from attnlaws.problems.values import call_of, causal_triangle, tensors
+from attnlaws.problems.wants import Wants
 from attnlaws.run.minimise import minimise
 from attnlaws.targets.conventions import TABLE, Abilities, Conventions, UnknownChoice, declared
 from attnlaws.targets.signature import CannotAdapt

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from ..laws.law import Law
 from ..laws.trial import Crashed, Refused, Trial
-from ..problems.draw import ALL, Wants
 from ..problems.problem import Problem
+from ..problems.wants import ALL, Wants
 from ..targets.call import Call
 from ..targets.options import band, distance
 from ..targets.target import Target

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..laws.trial import Crashed, Evidence, Refused, Session, Trial
-from ..problems.draw import Wants, covering
+from ..problems.draw import covering
 from ..problems.problem import Problem
+from ..problems.wants import Wants
 from ..reference.oracle import Attended
 from ..targets.call import Call
 from ..targets.target import Target

@@ -7,8 +7,9 @@ import numpy as np
 from ..judge.bounds import forward_random
 from ..judge.signature import THRESHOLD, Fit, fit_signatures
 from ..laws.trial import Crashed, Evidence, Refused, Session, Trial
-from ..problems.draw import Wants, covering
+from ..problems.draw import covering
 from ..problems.problem import Problem
+from ..problems.wants import Wants
 from ..targets.call import Call
 from ..targets.target import Target
 from ..targets.trying import FAILS, effective_mask, size_of

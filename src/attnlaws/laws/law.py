@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from hypothesis.strategies import SearchStrategy
 
-from ..problems.draw import Wants, covering, problems
+from ..problems.draw import covering, problems
 from ..problems.problem import Problem
+from ..problems.wants import Wants
 from ..targets.target import Target
 from .named import Named, Test, as_test
 

@@ -9,9 +9,10 @@ from itertools import islice
 from ..targets.call import Call
 from ..targets.conventions import Abilities, Conventions
 from ..targets.target import Target
-from .draw import ALL, OPTIONS, Wants, covering
+from .draw import covering
 from .problem import EMPTY_MASKS, MASKS, Problem
 from .values import call_of, window_of
+from .wants import ALL, OPTIONS, Wants
 
 #: the values on which a row without a key is certain to follow its convention: a finite fill swallows them
 MILD = ("normal", "integer", "flat")

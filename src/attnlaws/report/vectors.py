@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from ..judge.precision import Precision
 from ..laws.trial import Evidence, Session, Trial
-from ..problems.draw import ALL, Wants, covering
+from ..problems.draw import covering
 from ..problems.problem import EMPTY_MASKS, MASKS, Problem
+from ..problems.wants import ALL, Wants
 from ..targets.call import Call
 from ..targets.conventions import TABLE, Abilities, Conventions
 from ..targets.numpy_arrays import NumpyFramework
