@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -34,6 +37,7 @@ from attnlaws.run.many import (
     stored,
 )
 from attnlaws.targets.address import BadConfiguration
+from attnlaws.targets.processes import descendants
 
 TARGETS = """
 import ctypes, os, sys, time
@@ -60,6 +64,9 @@ def _after(end):
 dies = _after(lambda: ctypes.string_at(0))
 leaves = _after(lambda: os._exit(0))
 hangs = _after(lambda: time.sleep(1000))
+
+def dies_at_once(q, k, v):
+    os._exit(0)
 """
 
 
@@ -69,7 +76,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     folder = tmp_path_factory.mktemp("many")
     (folder / "mine.py").write_text(TARGETS, encoding="utf-8")
     listed = folder / "targets.txt"
-    names = ("ignores", "dies", "leaves", "absent")
+    names = ("ignores", "dies", "leaves", "dies_at_once", "absent")
     listed.write_text("# all of mine\n" + "".join(f"mine.py:{name}  # one\n" for name in names), encoding="utf-8")
     made = run_many(asked_for((), [listed]), folder / "results", Effort("glance", 0, 60.0), jobs=2)
     return {outcome.name.removeprefix("mine.py:"): outcome for outcome in made}
@@ -78,12 +85,18 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
 def test_what_one_target_does_to_its_process_is_told_and_the_others_go_on(outcomes: dict[str, Outcome]) -> None:
     assert {name: outcome.ended for name, outcome in outcomes.items()} == {
         "ignores": TRIED,
-        "dies": DIED,
-        "leaves": DIED,
+        "dies": TRIED,
+        "leaves": TRIED,
+        "dies_at_once": DIED,
         "absent": NOT_ADAPTED,
     }
-    assert "SIGSEGV, law " in outcomes["dies"].words
-    assert "exit code 0, law " in outcomes["leaves"].words
+    for name, how in (("dies", "SIGSEGV"), ("leaves", "os._exit(0)")):
+        document = outcomes[name].document
+        assert document is not None
+        assert how in document["failures"][0]["raised"]
+        assert len(document["laws"]) > 70
+        assert outcomes[name].code == 1
+    assert "os._exit(0), while the target was imported and probed" in outcomes["dies_at_once"].words
     assert outcomes["absent"].words == "mine.py has no 'absent'"
     assert outcomes["ignores"].cpu > 0
 
@@ -108,7 +121,7 @@ def test_a_leak_of_one_key_is_no_ignored_option() -> None:
 def test_the_page_shows_each_break_with_its_witness(outcomes: dict[str, Outcome]) -> None:
     made = page(list(outcomes.values()), Effort("glance", 0, 60.0))
     for text in (made.as_markdown(), as_html(made)):
-        assert "4 implementations; 3 break a law" in text
+        assert "5 implementations; 4 break a law" in text
         assert "smallest witness" in text
         assert "the causal flag makes no difference on this input" in text
         assert "SIGSEGV" in text
@@ -230,6 +243,25 @@ def test_a_declared_environment_must_be_set(tmp_path: Path, monkeypatch: pytest.
     assert main(["probe", "x"]) == 2
     monkeypatch.setenv("SOME_SWITCH", "1")
     assert main(["probe", "x"]) == 0
+
+
+@pytest.mark.skipif(not Path("/proc").is_dir(), reason="looks at processes in /proc")
+def test_a_matrix_that_is_ended_leaves_no_process(tmp_path: Path) -> None:
+    (tmp_path / "slow.py").write_text("import time\ntime.sleep(100)\n", encoding="utf-8")
+    command = [sys.executable, "-m", "attnlaws.cli", "matrix", "slow.py:attention", "--out", str(tmp_path / "out")]
+    running = subprocess.Popen(command, cwd=tmp_path, start_new_session=True)
+    deadline = time.monotonic() + 60
+    while len(started := descendants(running.pid)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(started) >= 2
+    running.terminate()
+    assert running.wait(30) == 143
+    time.sleep(0.5)
+    assert not [number for number in started if Path(f"/proc/{number}").exists() and not _zombie(number)]
+
+
+def _zombie(number: int) -> bool:
+    return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
 
 
 def test_the_command_writes_both_pages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,6 @@
 """The command `attnlaws matrix`.
 
-Exit codes: 0 all laws held on all targets; 1 one is broken, or a target's process died; 3 a target could not be imported or adapted;
+Exit codes: 0 all laws held on all targets; 1 one is broken, or a target's process died before any law was tried; 3 a target could not be imported or adapted;
 124 one didn't end in its time; others as for check.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import argparse
 import re
+import signal
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -68,6 +70,8 @@ def _positive(text: str) -> int:
 
 def run(options: argparse.Namespace, say: Say, clear: Callable[[], None]) -> int:
     """Run the command; the exit code."""
+    if hasattr(signal, "SIGTERM"):
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the processes of the targets are ended
     from .report.blocks_html import as_html
     from .report.many import line, page, summary
     from .run.many import Effort, asked_for, run_many, shard_of

@@ -12,11 +12,33 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from .run.watch import Watch
+
+TIMEOUT = 124
 
 
 def main(request: str) -> int:
-    """Try the target of a request; the exit code is that of check."""
+    """Try the target of a request; the exit code is that of check. A target that ends its process is tried on in another."""
+    from .run.supervise import DiedEarly, can_supervise, supervised
+    from .run.watch import Watch
+    from .targets.processes import Limits, default_memory, end_with_the_parent
+
+    asked: dict[str, Any] = json.loads(request)
+    end_with_the_parent()
+    Path(asked["stage"]).write_text("importing and probing", encoding="utf-8")
+    if not can_supervise():
+        return _try(asked, Watch())
+    try:
+        return supervised(lambda watch: _try(asked, watch), Limits(memory=default_memory()))
+    except DiedEarly as death:
+        print(death, file=sys.stderr)
+        return death.code
+
+
+def _try(asked: dict[str, Any], watch: Watch) -> int:
     from . import api
     from .report.document import document, without_run
     from .run.ledger import Report
@@ -24,21 +46,17 @@ def main(request: str) -> int:
     from .targets.conventions import UnknownChoice
     from .targets.signature import CannotAdapt
 
-    asked: dict[str, Any] = json.loads(request)
-    stage = Path(asked["stage"])
+    stage, out = Path(asked["stage"]), Path(asked["out"])
     warnings.simplefilter("ignore")
 
     def progress(law: str, number: int, total: int, judged: int) -> None:
         if judged <= 1:
             stage.write_text(f"law {number + 1} of {total}: {law}", encoding="utf-8")
 
-    def write(found: dict[str, Any]) -> None:
-        _write(Path(asked["out"]), found)
-
     def give_up(report: Report) -> None:
-        write(document(replace(report, out_of_time=True)))
+        _write(out, document(replace(report, out_of_time=True)))
+        watch.leave(TIMEOUT)
 
-    stage.write_text("importing and probing", encoding="utf-8")
     try:
         target = load_target(asked["name"], root=Path(asked["root"]))
         report = api.run(
@@ -48,11 +66,12 @@ def main(request: str) -> int:
             seed=asked["seed"],
             progress=progress,
             partial=give_up,
+            watch=watch,
         )
     except (NoSuchTarget, CannotAdapt, BadConfiguration, UnknownChoice) as error:
-        write(without_run(asked["name"], str(error), 3))
+        _write(out, without_run(asked["name"], str(error), 3))
         return 3
-    write(document(report))
+    _write(out, document(report))
     return report.exit_code
 
 
