@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from attnlaws.run.check import run_checks
 from attnlaws.run.found import Found, NoDatabase, database_of
 from attnlaws.run.ledger import Report
 from attnlaws.run.shards import part_of
-from attnlaws.run.soak import soak
+from attnlaws.run.soak import Round, soak
 
 pytest_plugins = ["pytester"]
 
@@ -171,20 +173,47 @@ def test_a_soak_leaves_out_what_broke_and_ends_when_nothing_is_left() -> None:
     def twice(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         return 2 * F.scaled_dot_product_attention(query, key, value)
 
-    def run(**options: Any) -> Report:
-        return run_checks(api.target_of(twice), **options)
+    def run(**options: Any) -> Round:
+        return Round.of(run_checks(api.target_of(twice), **options))
 
     laws = ["weights.uniform", "weights.value-linear"]
     rounds = []
-    for report in soak(run, Found(InMemoryExampleDatabase()), seconds=60, profile="glance", laws=laws, first_seed=7):
-        rounds.append(report)
+    for made in soak(run, Found(InMemoryExampleDatabase()), seconds=60, profile="glance", laws=laws, first_seed=7):
+        rounds.append(made)
         if len(rounds) == 3:
             break
-    assert [report.seed for report in rounds] == [7, 8, 9]
-    assert [v.law for v in rounds[0].failures] == ["weights.uniform"]
-    assert [v.law for v in rounds[1].verdicts] == ["weights.value-linear"]
+    assert [made.seed for made in rounds] == [7, 8, 9]
+    assert (rounds[0].broken, rounds[0].left) == (("weights.uniform",), 1)
+    assert (rounds[1].broken, rounds[1].left) == ((), 1)
     only = soak(run, Found(InMemoryExampleDatabase()), seconds=60, profile="glance", laws=["weights.uniform"])
     assert len(list(only)) == 1
+
+
+DIES = """
+import ctypes
+import torch
+
+calls = 0
+
+
+def attention(query, key, value):
+    global calls
+    calls += query.shape[2] == 3
+    if calls == 40:
+        ctypes.string_at(0)
+    return torch.nn.functional.scaled_dot_product_attention(query, key, value)
+"""
+
+
+def test_a_soak_survives_its_target(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(DIES, encoding="utf-8")
+    options = ["mine.py:attention", "--hours", "0.01", "--profile", "smoke", "--laws", "weights"]
+    command = [sys.executable, "-m", "attnlaws.cli", "soak", *options]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "SIGSEGV" in done.stdout
+    assert re.search(r"mine.py:attention: seeds 0 to [1-9]", done.stdout), done.stdout
+    assert (tmp_path / ".attnlaws" / "found").is_dir()
 
 
 def test_the_plugin_works_with_xdist(pytester: pytest.Pytester) -> None:
