@@ -48,7 +48,7 @@ def _fed(trial: ModelTrial, decoding: Decoding, ids: IntArray, whole: Array, at:
 @model_law(
     "cache.equals-full",
     "fed in chunks with a cache, a text gives the logits that it gives at once",
-    wants=ModelWants(kinds=DECODERS, min_length=2, max_length=40),
+    wants=ModelWants(kinds=DECODERS, min_length=2, max_length=40, far=True),
     applies=_cache,
     basis=("gpt.causality", "gpt.cutoff"),
     share=0.4,

@@ -8,6 +8,7 @@ import numpy as np
 
 from attnlaws.laws.model_law import model_law
 from attnlaws.laws.model_trial import ModelTrial
+from attnlaws.problems.choices import places
 from attnlaws.problems.model_problem import ModelWants
 from attnlaws.targets.model import ModelTarget
 from attnlaws.targets.model_inputs import Inputs, IntArray
@@ -22,7 +23,7 @@ DECODERS = ("decoder", "encoder-decoder")
 @model_law(
     "gpt.causality",
     "the logits up to a position don't depend on the tokens after it",
-    wants=ModelWants(kinds=DECODERS, min_length=2, padding=None),
+    wants=ModelWants(kinds=DECODERS, min_length=2, padding=None, far=True),
     exact=True,
     share=0.5,
     rejects=("the next token seen",),
@@ -34,8 +35,7 @@ def test_causality(trial: ModelTrial) -> None:
     length, inputs, model = trial.problem.length, trial.inputs, trial.model()
     sees = trial.sees()
     before = trial.run(model)
-    places = range(length) if length <= 9 else sorted({0, 1, length - 1, *trial.rng.integers(1, length, 5).tolist()})
-    for j in places:
+    for j in places(trial.rng, length, 5):
         for changed in (slice(j, j + 1), slice(j, length)):
             blind = np.broadcast_to(~sees[:, changed].any(-1), inputs.ids.shape) & trial.rows
             if not blind.any():
@@ -49,7 +49,7 @@ def test_causality(trial: ModelTrial) -> None:
 @model_law(
     "gpt.cutoff",
     "a text cut off gives the logits of its beginning",
-    wants=ModelWants(kinds=DECODERS, min_length=2),
+    wants=ModelWants(kinds=DECODERS, min_length=2, far=True),
     basis=("gpt.causality",),
     share=0.3,
     rejects=("the next token seen",),
@@ -58,9 +58,7 @@ def test_cutoff(trial: ModelTrial) -> None:
     """f(x_1..x_n) = f(x_1..x_L)[:n] for every n < L."""
     model, inputs, length = trial.model(), trial.inputs, trial.problem.length
     whole = trial.run(model)
-    for n in (
-        range(1, length) if length <= 9 else sorted({1, 2, length - 1, *trial.rng.integers(1, length, 3).tolist()})
-    ):
+    for n in places(trial.rng, length, 3)[1:]:
         short = whole.copy()
         short[:, :n] = trial.run(model, inputs.cut(slice(0, n)))
         trial.agree(short, whole, f"cut off after {n} tokens the logits are others")
@@ -69,7 +67,7 @@ def test_cutoff(trial: ModelTrial) -> None:
 @model_law(
     "gpt.all-past-matters",
     "the logits depend on every token before, as far as the window reaches",
-    wants=ModelWants(kinds=DECODERS, min_length=2, texts=("random",), redrawn=True, max_length=40),
+    wants=ModelWants(kinds=DECODERS, min_length=2, texts=("random",), redrawn=True, max_length=40, far=True),
     share=0.4,
     rejects=("each token alone", "zeros", "the first token not seen"),
 )
@@ -79,7 +77,7 @@ def test_all_past_matters(trial: ModelTrial) -> None:
     """
     model, inputs, sees = trial.model(trial.target.dtypes[-1], calm=True), trial.inputs, trial.sees()
     before, length = trial.run(model), trial.problem.length
-    for j in range(length) if length <= 9 else sorted({0, 1, length - 1, *trial.rng.integers(1, length, 5).tolist()}):
+    for j in places(trial.rng, length, 5):
         moved = np.zeros(inputs.ids.shape, dtype=bool)
         for _ in range(2):
             other = inputs.but(ids=trial.other(inputs.ids, (slice(None), slice(j, j + 1))))

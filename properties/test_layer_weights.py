@@ -38,7 +38,7 @@ def _fused(target: LayerTarget) -> str | None:
 @layer_law(
     "layers.oracle",
     "the output is the oracle's layer with the layer's own weights",
-    wants=LayerWants(padding=None),
+    wants=LayerWants(padding=None, far=True),
     applies=_found,
 )
 def test_oracle(trial: LayerTrial) -> None:

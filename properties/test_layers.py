@@ -7,6 +7,7 @@ import numpy as np
 from attnlaws.laws.layer_law import layer_law
 from attnlaws.laws.layer_trial import LayerTrial
 from attnlaws.laws.trial import Ignored
+from attnlaws.problems.choices import places
 from attnlaws.problems.layer_problem import LayerWants
 from attnlaws.targets.call import Array
 from attnlaws.targets.instance import Instance
@@ -23,7 +24,7 @@ def _sees_all(target: LayerTarget) -> str | None:
 @layer_law(
     "layers.causality",
     "an output doesn't depend on tokens that it may not see",
-    wants=LayerWants(min_length=2, padding=None),
+    wants=LayerWants(min_length=2, padding=None, far=True),
     applies=_sees_all,
     exact=True,
     share=0.75,
@@ -36,8 +37,7 @@ def test_causality(trial: LayerTrial) -> None:
     trial.suitable(trial.problem.causal or trial.dependence.causal or trial.dependence.left is not None)
     layer, visible = trial.layer(), trial.visible()
     before = trial.run(layer)
-    chosen = range(length) if length <= 6 else sorted({0, length - 1, *trial.rng.integers(0, length, 4).tolist()})
-    for j in chosen:
+    for j in places(trial.rng, length, 4):
         for changed in (slice(j, j + 1), slice(j, length)):
             blind = np.broadcast_to(~sees[:, changed].any(-1), (trial.problem.batch, length)) & trial.real()
             if not blind.any():
@@ -57,7 +57,7 @@ def _own_pattern(target: LayerTarget) -> str | None:
 @layer_law(
     "layers.every-token",
     "an output depends on every token that it may see",
-    wants=LayerWants(min_length=2, padding=None, values=("normal",), redrawn=True),
+    wants=LayerWants(min_length=2, padding=None, values=("normal",), redrawn=True, far=True),
     applies=_own_pattern,
 )
 def test_every_token(trial: LayerTrial) -> None:
@@ -67,7 +67,8 @@ def test_every_token(trial: LayerTrial) -> None:
     sees, layer, visible = trial.sees(), trial.layer(trial.target.dtypes[-1]), trial.visible()
     small = trial.x / 16.0
     before = trial.run(layer, small, visible=visible)
-    for j in range(trial.problem.length):
+    length = trial.problem.length
+    for j in range(length) if length <= 33 else places(trial.rng, length, 5):
         x = small.copy()
         x[:, j] = trial.rng.standard_normal(x[:, j].shape) / 16.0
         moved = (trial.run(layer, x, visible=visible) != before).any(-1)
@@ -88,7 +89,7 @@ def _padding(target: LayerTarget) -> str | None:
 @layer_law(
     "layers.padding",
     "what stands at padded tokens doesn't matter",
-    wants=LayerWants(min_length=2, padding=None),
+    wants=LayerWants(min_length=2, padding=None, far=True),
     applies=_padding,
     exact=True,
 )

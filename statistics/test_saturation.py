@@ -37,7 +37,7 @@ def test_saturation(trial: Trial) -> None:
     without the scale both fall with D. Predictions by quadrature (judge/softmax_law.py).
     """
     taken = trial.abilities.head_dims
-    dims = sorted({n for n in taken if n <= 256} or {4, 64})
+    dims = sorted({n for n in taken if n <= 256} or {4, 32})
 
     def sample(rng: np.random.Generator, stage: int) -> list[Finding]:
         found = []

@@ -14,6 +14,20 @@ P = TypeVar("P")
 Pick = Callable[[str, Sequence[Any]], Any]
 
 
+def far_lengths(near: Sequence[int], far: int, window: int | None) -> list[int]:
+    """Lengths beyond those near ones, up to the far one: behind a block of 64, and at the edge of a window."""
+    edges = [] if window is None else [window + 1, window + 2]
+    return [n for n in dict.fromkeys([65, far, *edges]) if 33 < n <= far and n not in near]
+
+
+def places(rng: np.random.Generator, length: int, some: int) -> list[int]:
+    """Places in a text to look at: all where it is short, else both ends, those about a block of 64, and some others."""
+    if length <= 9:
+        return list(range(length))
+    edges = {n for n in (0, 1, 63, 64, length - 1) if n < length}
+    return sorted({*edges, *rng.integers(1, length, some).tolist()})
+
+
 def dealer(seed: int, stream: int) -> Pick:
     """A covering design: each option of each choice comes up equally often, pairs in random balance."""
     rng = np.random.Generator(np.random.Philox(key=[seed, stream]))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ..targets.call import Array, BoolArray
 from ..targets.layer import LayerTarget
 from ..targets.redraw import redrawn
-from .choices import Pick, dealer, drawn_by
+from .choices import Pick, dealer, drawn_by, far_lengths
 from .padding import PADDINGS, real_tokens
 from .problem import CorruptCase, check_fields
 
@@ -100,6 +100,8 @@ class LayerWants:
     values: tuple[str, ...] = VALUES
     dtypes: tuple[str, ...] | None = None
     redrawn: bool | None = None
+    #: whether lengths far beyond those of other laws are tried too, where the layer takes them
+    far: bool = False
 
     def missing(self, target: LayerTarget) -> str | None:
         """Why a layer can't be given such problems; None where it can."""
@@ -118,7 +120,11 @@ class LayerWants:
     def fits(self, problem: LayerProblem, target: LayerTarget) -> bool:
         """Whether a problem, shrunk perhaps, is still one that could have been drawn."""
         p = problem
-        lengths = (target.only_length,) if target.only_length else range(1, target.longest + 1)
+        lengths = (
+            (target.only_length,)
+            if target.only_length
+            else range(1, max(target.longest, target.far if self.far else 0) + 1)
+        )
         return (
             p.length in lengths
             and p.length >= self.min_length
@@ -137,6 +143,8 @@ class LayerWants:
 def build(pick: Pick, wants: LayerWants, target: LayerTarget) -> LayerProblem:
     """One problem, every choice made by `pick(name, options)`."""
     lengths = [n for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33) if wants.min_length <= n <= target.longest]
+    if wants.far and target.far:
+        lengths += far_lengths(lengths, target.far, target.dependence.left)
     length = target.only_length or pick("length", lengths or [target.longest])
     causal = target.asks_causal and (wants.causal is True or (wants.causal is None and bool(pick("causal", (0, 1)))))
     if target.dependence.causal:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ..targets.model import ModelTarget
 from ..targets.model_inputs import Inputs, IntArray
-from .choices import Pick, dealer, drawn_by
+from .choices import Pick, dealer, drawn_by, far_lengths
 from .padding import PADDINGS, real_tokens
 from .problem import CorruptCase, check_fields
 
@@ -104,6 +104,8 @@ class ModelWants:
     texts: tuple[str, ...] = ("random", "random", "two tokens")
     dtypes: tuple[str, ...] | None = None
     redrawn: bool | None = None
+    #: whether lengths far beyond those of other laws are tried too, where the model takes them
+    far: bool = False
 
     def missing(self, target: ModelTarget) -> str | None:
         """Why a model can't be given such problems; None where it can."""
@@ -121,7 +123,7 @@ class ModelWants:
         """Whether a problem, shrunk perhaps, is still one that could have been drawn."""
         p = problem
         return (
-            self.min_length <= p.length <= min(target.longest, self.max_length)
+            self.min_length <= p.length <= max(min(target.longest, self.max_length), target.far if self.far else 0)
             and p.batch >= self.min_batch
             and p.dtype in target.dtypes
             and (self.dtypes is None or p.dtype in self.dtypes)
@@ -149,6 +151,8 @@ def lengths(wants: ModelWants, target: ModelTarget) -> list[int]:
     edges = [] if window is None else [window, window + 1, window + 2]
     every = dict.fromkeys([1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 17, 33, *edges, target.longest])
     found = [n for n in every if wants.min_length <= n <= min(target.longest, wants.max_length)]
+    if wants.far and target.far:
+        found += far_lengths(found, target.far, window)
     return found or [wants.min_length]
 
 

@@ -94,6 +94,8 @@ class LayerTarget:
     width: int = 1
     width_out: int | None = None
     longest: int = 64
+    #: a length far beyond that which it takes too, or 0 (targets/far.py)
+    far: int = 0
     #: the only length that it takes, or 0
     only_length: int = 0
     dtypes: tuple[str, ...] = ("float32",)

@@ -122,6 +122,8 @@ class ModelTarget:
     source_vocabulary: int = 2
     width: int | None = None
     longest: int = 33
+    #: a length far beyond that which it takes too, or 0 (targets/far.py)
+    far: int = 0
     dtypes: tuple[str, ...] = ("float32",)
     dependence: Dependence = field(default_factory=Dependence)
     #: "all": logits of all positions; "last": of the last alone; "with labels": of all only where labels are given

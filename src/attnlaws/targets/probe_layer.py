@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from .call import Array, BoolArray, TargetRaised, WrongResult
+from .far import look_far
 from .initial import UnknownRule, declared_rules, recognised_rules, sample, slots
 from .instance import Instance
 from .layer import Dependence, LayerTarget
@@ -62,6 +64,7 @@ def adapt_layer(
         known["pattern"] = word
     target = target.but(dependence=dependence, known=known)
     target = _flag(target, roles, quiet)
+    target = _far(target, quiet)
     target = find_masks(target, roles, quiet)
     target = find_positions(target, quiet, told.get("positions"))
     return _initial(recognise(target, told.get("weights"), told.get("scale")), told.get("initialisation"))
@@ -175,6 +178,37 @@ def _dtypes(target: LayerTarget) -> LayerTarget:
     if not found:
         raise CannotAdapt(f"{target.name} answers in neither float32 nor float64 when asked a second time")
     return target.but(dtypes=tuple(found))
+
+
+def _far(target: LayerTarget, quiet: Instance) -> LayerTarget:
+    """The far length that it takes, also where causality is asked for, and a window that shows there."""
+    if target.only_length or "causal" in target.known:
+        return target
+
+    def takes(length: int) -> bool:
+        try:
+            quiet.run(draw((1, length, target.width), 1))
+        except FAILS:
+            return False
+        return True
+
+    def influences(length: int, asking: Instance = quiet, **options: Any) -> tuple[Array, Array]:
+        x = draw((1, length, target.width), 2) / 8.0
+        base, moved = asking.run(x, **options)[0], np.zeros((2, length))
+        for j in range(length):
+            other = x.copy()
+            other[0, j] = draw((target.width,), 100 + j) / 8.0
+            moved[:, j] = np.abs(asking.run(other, **options)[0] - base)[[0, -1]].max(-1)
+        return moved[0], moved[1]
+
+    far, dependence = look_far(target.module, target.longest, takes, influences, target.dependence)
+    if far and target.flag and target.flagged is not None:
+        asked = Instance(target, quiet.module, quiet.dtype)
+        same = look_far(
+            target.module, target.longest, takes, partial(influences, asking=asked, causal=True), target.flagged
+        )
+        far = far if same == (far, target.flagged) else 0
+    return target.but(far=far, dependence=dependence if far else target.dependence)
 
 
 def _lengths(target: LayerTarget) -> LayerTarget:

@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from .call import TargetRaised, WrongResult
+from .call import Array, TargetRaised, WrongResult
+from .far import look_far
 from .layer import Dependence
 from .model import ModelTarget
 from .model_inputs import Inputs
@@ -55,7 +56,7 @@ def adapt_model(
     target = _called(target, roles, told)
     target = _axes(target, told)
     target = _lengths(_dtypes(target))
-    target = _kind(target, roles, told)
+    target = _far(_kind(target, roles, told))
     target = find_masks(target, roles, probing(target))
     target = find_places(target, roles, probing(target), told)
     target = find_segments(target, roles, probing(target))
@@ -266,6 +267,32 @@ def _kind(target: ModelTarget, roles: Mapping[str, str], told: Mapping[str, Any]
     if isinstance(told.get("window"), int):
         found = replace(found, left=told["window"])
     return target.but(kind=kind, dependence=found, known=known)
+
+
+def _far(target: ModelTarget) -> ModelTarget:
+    """The far length that it takes, and a window that shows there."""
+    if "window" in target.known:
+        return target
+    instance = probing(target)
+
+    def takes(length: int) -> bool:
+        try:
+            instance.run(plain_inputs(target, 1, length), grad=False)
+        except FAILS:
+            return False
+        return True
+
+    def influences(length: int) -> tuple[Array, Array]:
+        inputs, moved = plain_inputs(target, 1, length, seed=2), np.zeros((2, length))
+        base = instance.run(inputs, grad=False)[0]
+        for j in range(length):
+            for by in (1, 2):
+                other = instance.run(inputs.but(ids=changed(inputs.ids, target, (0, j), by)), grad=False)[0]
+                moved[:, j] = np.maximum(moved[:, j], np.abs(other - base)[[0, -1]].max(-1))
+        return moved[0], moved[1]
+
+    far, dependence = look_far(target.module, target.longest, takes, influences, target.dependence)
+    return target.but(far=far, dependence=dependence)
 
 
 def _window_of_one(module: Any) -> bool:
