@@ -265,6 +265,18 @@ def sdpa_with_lse(
     return out, (s.masked_fill(~triangle(s), -INF) if is_causal else s).logsumexp(-1)
 
 
+@right("a mask of -inf or of booleans, NaN where a row sees no key, the log-sum-exp where asked; JAX")
+def masked_with_lse(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, return_lse: bool = False
+) -> Any:
+    """Halves of the keys may leave a row without one: its output is NaN, its log-sum-exp -inf."""
+    s = dot_scores(query, key)
+    if attn_mask is not None:
+        s = s.masked_fill(~attn_mask, -INF) if attn_mask.dtype == torch.bool else s + attn_mask
+    out = (torch.softmax(s, -1) @ wide(value)).to(query.dtype)
+    return (out, s.logsumexp(-1)) if return_lse else out
+
+
 @right("packed sequences one after another in a loop, causal bottom right; (T, H, D)")
 def packed_by_loop(
     q: Tensor, k: Tensor, v: Tensor, cu_seqlens_q: Tensor, cu_seqlens_k: Tensor, max_seqlen_q: int, max_seqlen_k: int,

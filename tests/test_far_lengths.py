@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 import attnlaws
 from attnlaws import api
+from attnlaws.faults.models.caches import CacheOfOneBlock
+from attnlaws.faults.models.masks import MaskEnds, NextBlockSeen
 from attnlaws.faults.models.small import SmallGPT
 from attnlaws.faults.models.variants import RotaryGPT
 from attnlaws.problems.layer_problem import LayerWants
@@ -22,35 +24,6 @@ def model(module: nn.Module) -> ModelTarget:
     found = api.target_of(module)
     assert isinstance(found, ModelTarget)
     return found
-
-
-class MaskEnds(RotaryGPT):
-    """The triangle was made for 64 tokens: keys after that are seen by all."""
-
-    def hidden(self, length: int, total: int) -> Tensor:
-        hidden = super().hidden(length, total)
-        hidden[:, 64:] = False
-        return hidden
-
-
-class NextBlockSeen(RotaryGPT):
-    """Off by one where a block ends: token 63 sees token 64."""
-
-    def hidden(self, length: int, total: int) -> Tensor:
-        hidden = super().hidden(length, total)
-        if length == total > 64:
-            hidden[63, 64] = False
-        return hidden
-
-
-class CacheOfOneBlock(RotaryGPT):
-    """The cache keeps 64 keys."""
-
-    def kept(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        return k[:, :, -64:], v[:, :, -64:]
-
-    def length_of(self, past: object) -> int:
-        return 0 if past is None else int(past[0][0].shape[2])  # type: ignore[index]
 
 
 class FirstHalfLost(RotaryGPT):

@@ -387,13 +387,22 @@ def _meet(mask: BoolArray | None, shown: BoolArray | None, call: Call) -> BoolAr
     return np.asarray(call.full(mask) & shown, dtype=bool)
 
 
+class NoBound(Exception):
+    """A bound is no number where a result differs: a fault of attnlaws, for which no target is blamed."""
+
+
 def worst(got: Array, want: Array, allowed: Array) -> tuple[float, tuple[int, ...], float]:
-    """The largest error / bound, where it is and the bound there. NaN or infinity out of place counts as infinite."""
+    """The largest error / bound, where it is and the bound there. NaN or infinity out of place counts as infinite.
+
+    Raises NoBound.
+    """
     if got.size == 0:
         return 0.0, (), 0.0
     with np.errstate(all="ignore"):
         error = np.abs(got - want)
         ratio = np.where(error == 0, 0.0, error / allowed)
+    if (np.isfinite(error) & (error > 0) & np.isnan(allowed)).any():
+        raise NoBound("a bound is not a number")
     same_nan = np.isnan(want) & np.isnan(got)
     same_inf = np.isinf(want) & (got == want)
     ratio = np.where(same_nan | same_inf, 0.0, np.where(np.isfinite(ratio), ratio, np.inf))

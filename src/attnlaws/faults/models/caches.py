@@ -50,6 +50,11 @@ class WindowForgotten(SmallGPT):
         return super().hidden(length, total) if length == total else self.distance(length, total) < 0
 
 
+class CacheOfOneBlock(RotaryGPT):
+    def kept(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        return k[:, :, -64:], v[:, :, -64:]
+
+
 class TurnedAgain(RotaryGPT):
     def extend(self, past: Any, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         if past is None:
@@ -156,6 +161,7 @@ FAULTS: tuple[ModelFault, ...] = (
     ModelFault("cached keys for values", "the cache keeps the keys as values too", "append the new keys and values to their own caches along the length", ("awslabs/sockeye#731",), "cache.equals-full", KeysForValues),
     ModelFault("chunk triangle at the first key", "the triangle of a chunk begins at the first key, not after the cache", "hide key j from query i where j > i + S - L", (), "cache.equals-full", TriangleAtTheFirstKey),
     ModelFault("chunk without mask", "with a cache there is no mask: tokens of one chunk see those after them", "hide key j from query i where j > i + S - L", (), "cache.equals-full", ChunkWithoutMask),
+    ModelFault("cache of one block", "the cache keeps the last 64 tokens of a text", "append to the cache, and evict what a window no longer sees alone", (), "cache.equals-full", CacheOfOneBlock),
     ModelFault("cache hidden", "the tokens in the cache are hidden from those after it", "show the cache to all new tokens", ("huggingface/candle#3299",), "cache.equals-full", CacheHidden),
     ModelFault("window cache rolled too early", "the window's cache is rolled when it is full, one step too early", "evict where a key is w tokens away", ("huggingface/transformers#37574",), "cache.equals-full", RolledTooEarly),
     ModelFault("window forgotten with a cache", "with a cache the window is not applied", "evict or hide keys from w tokens away on", ("rajveer43/VeloxQuant-MLX#274",), "cache.equals-full", WindowForgotten),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .fault import ModelFault
 from .small import BLOCK, OneLayer, SmallGPT
-from .variants import AlibiGPT
+from .variants import AlibiGPT, RotaryGPT
 
 
 class NoMaskGPT(SmallGPT):
@@ -103,6 +103,21 @@ class PaddingInTheFirstLayer(SmallGPT):
         return super().masked(hidden, mask if self.calls % 2 else None)
 
 
+class MaskEnds(RotaryGPT):
+    def hidden(self, length: int, total: int) -> Tensor:
+        hidden = super().hidden(length, total)
+        hidden[:, 64:] = False
+        return hidden
+
+
+class NextBlockSeen(RotaryGPT):
+    def hidden(self, length: int, total: int) -> Tensor:
+        hidden = super().hidden(length, total)
+        if length == total > 64:
+            hidden[63, 64] = False
+        return hidden
+
+
 FAULTS: tuple[ModelFault, ...] = (
     ModelFault("decoder without mask", "there is no causal mask", "hide key j from query i where j > i, in every layer", (), "gpt.causality", NoMaskGPT),
     ModelFault("decoder sees next", "each token sees the next", "hide key j from query i where j > i, in every layer", (), "gpt.causality", NextTokenSeen),
@@ -110,6 +125,8 @@ FAULTS: tuple[ModelFault, ...] = (
     ModelFault("padding in place of causal", "where a padding mask is given, the causal one is dropped", "hide what either mask hides", (), "gpt.causality", PaddingInPlaceOfCausal),
     ModelFault("ALiBi without mask", "where no mask is given, the bias of ALiBi stands in its place, which hides nothing", "put the triangle into the bias", ("huggingface/transformers#30123",), "gpt.causality", AlibiWithoutMask),
     ModelFault("mask buffer cut at the end", "the last rows of the mask's buffer are taken: short texts see everything", "take the rows from S - L to S", (), "gpt.causality", BufferCutAtTheEnd),
+    ModelFault("mask ends at key 64", "the triangle was made for 64 tokens: all see the keys after them", "make the triangle as long as the text", (), "gpt.causality", MaskEnds),
+    ModelFault("next block seen", "token 63 sees token 64: off by one where a block ends", "hide key j from query i where j > i, at block ends too", (), "gpt.causality", NextBlockSeen),
     ModelFault("weak causal mask", "hidden scores are lowered by 2, not to minus infinity", "set hidden scores to minus infinity", (), "gpt.causality", WeakMask),
     ModelFault("own token hidden", "no token sees itself, and there is no residual", "hide key j where j > i, not where j = i", (), "gpt.all-past-matters", DiagonalHidden),
     ModelFault("first token hidden", "the first token is never seen by the others", "hide key j where j > i alone", (), "gpt.all-past-matters", FirstTokenHidden),
