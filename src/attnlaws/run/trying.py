@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -31,6 +31,9 @@ PROFILES_OF_EFFORT = {
     "smoke": (Effort(covering=12, drawn=4), 60.0),
     "glance": (Effort(covering=1, drawn=1), 60.0),
 }
+
+#: the share of it where each new size costs the compilation of a program: so each law is tried, on fewer problems
+COSTLY = 0.25
 
 Progress = Callable[[str, int, int, int], None]
 #: which of the laws of a target are tried, out of those that are asked for
@@ -92,6 +95,9 @@ class Trying:
         self.session = Session(on_problem=self.watch.problem)
         self.verdicts = self.watch.earlier(self.session)
         self.effort, limit = PROFILES_OF_EFFORT[wish.profile]
+        if getattr(getattr(target, "abilities", None), "costly_sizes", False):
+            covering, drawn = (max(1, round(COSTLY * n)) for n in (self.effort.covering, self.effort.drawn))
+            self.effort = replace(self.effort, covering=covering, drawn=drawn)
         self.clock = Clock.after(self.watch.resumed.seconds, limit if wish.budget is None else wish.budget)
 
     @property
