@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ..targets import initial
+from ..targets.far import tried_lengths
 from ..targets.layer import LayerTarget
 
 
@@ -30,7 +31,7 @@ def rows(target: LayerTarget) -> list[tuple[str, str]]:
             + ("" if target.inputs == 1 else ", given as query, key and value"),
         ),
         ("what an output depends on", _told(target, "causal", str(target.dependence))),
-        ("lengths", f"{target.only_length} alone" if target.only_length else f"tried up to {target.longest}"),
+        ("lengths", f"{target.only_length} alone" if target.only_length else tried_lengths(target.longest, target.far)),
     ]
     if target.flag:
         rows.append(("causality is asked for by", f"the flag {target.flag}"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..problems.model_problem import ModelProblem, inputs_of
+from ..targets.far import tried_lengths
 from ..targets.model import ModelTarget
 
 
@@ -32,7 +33,7 @@ def rows(target: ModelTarget) -> list[tuple[str, str]]:
             f"{target.vocabulary}" + (f", {target.pad_id} is the pad id" if target.pad_id is not None else ""),
         ),
         ("what logits depend on", f"{target.dependence}  ({target.known.get('kind', 'probed')})"),
-        ("lengths", f"tried up to {target.longest}"),
+        ("lengths", tried_lengths(target.longest, target.far)),
     ]
     if target.pad is not None:
         rows.append(("padding", str(target.pad)))

@@ -59,3 +59,8 @@ def _reach(influence: Array) -> int:
     first = int(np.argmax(moved))
     clear = moved[first:].all() and influence[first:].min() > CLEAR * influence.max()
     return len(influence) - 1 - first if clear else -1
+
+
+def tried_lengths(longest: int, far: int) -> str:
+    """The lengths that laws try, in words."""
+    return f"tried up to {longest}" + (f", by some laws up to {far}" if far > longest else "")
