@@ -80,6 +80,31 @@ def test_what_is_found_of_far_lengths() -> None:
     assert model(SmallGPT()).far <= 40  # its table of positions ends
 
 
+class Chunked(RotaryGPT):
+    """Each chunk of 50 tokens sees itself alone, as in Llama 4: no window."""
+
+    def hidden(self, length: int, total: int) -> Tensor:
+        chunks = torch.arange(total) // 50
+        return super().hidden(length, total) | (chunks[total - length :, None] != chunks[None, :])
+
+
+class Scaled(RotaryGPT):
+    """Rotations that change with the length beyond the longest that is declared, as dynamic scaling has it."""
+
+    max_position_embeddings = 48
+
+    def rotate(self, x: Tensor, places: Tensor) -> Tensor:
+        return super().rotate(x, places / max(1.0, places.shape[-1] / 48))
+
+
+@pytest.mark.parametrize("right", [Chunked, Scaled])
+def test_what_has_no_law_there_is_left_alone(right: type[SmallGPT]) -> None:
+    target = model(right())
+    assert target.far <= 48
+    report = attnlaws.check(target, laws=["gpt.causality", "gpt.cutoff", "gpt.all-past-matters"])
+    assert not report.failures, str(report)
+
+
 class Causal(nn.Module):
     """A layer whose triangle may end."""
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from .call import Array
 from .layer import Dependence
+from .model_names import LENGTHS
 
 FAR = (129, 65)
 #: up to here what outputs depend on is found by the probe
@@ -24,41 +25,50 @@ CLEAR = 1e-6
 
 
 def look_far(
-    module: Any,
-    longest: int,
-    takes: Callable[[int], bool],
-    influences: Callable[[int], tuple[Array, Array]],
-    near: Dependence,
+    module: Any, longest: int, takes: Callable[[int], bool], influences: Callable[[int], Array], near: Dependence
 ) -> tuple[int, Dependence]:
     """The far length that a module takes, or 0, and what its outputs depend on by what was found near and there.
 
-    `longest` is the longest near one. `influences` gives how much the first and the last output move with each token of so many. Where that follows no pattern, or
-    fades, such lengths are left alone: what an output must depend on is not known.
+    `longest` is the longest near one. `influences` gives how much each output moves with each token of so many (L, L), or the last
+    one alone (1, L). Where what is seen of the past follows no pattern, or fades, such lengths are left alone: what an output
+    must depend on is not known. The future is not looked at: an output that moves with it breaks laws.
     """
     small = sum(parameter.numel() for parameter in module.parameters()) <= SMALL
     if not small or not near.clear or near.right is not None or near.alone:
         return 0, near
-    length = next((n for n in FAR if n > longest and takes(n)), longest)
+    said = said_lengths(module)
+    most = max(said, default=FAR[0])
+    length = next((n for n in FAR if longest < n <= most and takes(n)), longest)
     if length <= NEAR:
         return 0, near
-    first, last = influences(length)
-    if not near.causal and _reach(first[::-1]) != length - 1:
+    influence = influences(length)
+    left = _reach(influence[-1])
+    found = replace(near, left=None if left == length - 1 else left)
+    known = near.left is None or found.left == near.left
+    if left < 0 or not known or (found.left is not None and (not near.causal or len(influence) == 1)):
         return 0, near
-    reach = _reach(last)
-    left = None if reach == length - 1 else reach
-    if reach < 0 or (near.left is not None and left != near.left) or (left is not None and not near.causal):
-        return 0, near
-    return length, replace(near, left=left)
+    return (length, found) if _follows(influence, found) else (0, near)
+
+
+def said_lengths(module: Any) -> list[int]:
+    """What a module and its configuration say of the longest input."""
+    holders = (module, getattr(module, "config", None))
+    return [n for h in holders for name in LENGTHS if type(n := getattr(h, name, None)) is int and n >= 2]
 
 
 def _reach(influence: Array) -> int:
     """How many tokens before the last one are seen, all that are nearer too; -1 where that is not clear."""
-    moved = influence > 0.0
-    if not moved.any():
-        return -1
-    first = int(np.argmax(moved))
-    clear = moved[first:].all() and influence[first:].min() > CLEAR * influence.max()
-    return len(influence) - 1 - first if clear else -1
+    seen = influence > CLEAR * influence.max(initial=0.0)
+    return len(influence) - 1 - int(np.argmax(seen)) if seen.any() else -1
+
+
+def _follows(influence: Array, found: Dependence) -> bool:
+    """Whether the outputs see what this says of the past, clearly, and nothing of it beyond."""
+    length = influence.shape[1]
+    pattern = found.pattern(length)[-len(influence) :]
+    past = np.tri(length, dtype=bool)[-len(influence) :] if found.causal else np.ones(influence.shape, dtype=bool)
+    clear = influence > CLEAR * influence.max(-1, keepdims=True)
+    return bool((clear == pattern)[past].all() and ((influence > 0.0) == pattern)[past].all())
 
 
 def tried_lengths(longest: int, far: int) -> str:

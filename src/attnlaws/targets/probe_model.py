@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from .call import Array, TargetRaised, WrongResult
-from .far import look_far
+from .far import look_far, said_lengths
 from .layer import Dependence
 from .model import ModelTarget
 from .model_inputs import Inputs
 from .model_instance import ModelInstance
-from .model_names import LENGTHS, VOCABULARIES, WINDOWS, role_of, said_kind
+from .model_names import VOCABULARIES, WINDOWS, role_of, said_kind
 from .probe_layer import LENGTHS as TRIED_LENGTHS
 from .probe_model_decoding import find_cache, find_generate
 from .probe_model_options import find_loss, find_masks, find_places, find_segments, find_tied
@@ -229,8 +229,7 @@ def _lengths(target: ModelTarget) -> ModelTarget:
             return False
         return True
 
-    holders = (target.module, getattr(target.module, "config", None))
-    said = [n for h in holders for name in LENGTHS if isinstance(n := getattr(h, name, None), int) and 2 <= n <= 128]
+    said = [n for n in said_lengths(target.module) if n <= 128]
     for length in dict.fromkeys([*sorted(said, reverse=True), *TRIED_LENGTHS]):
         if takes(length):
             while length not in said and length not in TRIED_LENGTHS[:1] and takes(length + 1) and length < 33:
@@ -282,14 +281,15 @@ def _far(target: ModelTarget) -> ModelTarget:
             return False
         return True
 
-    def influences(length: int) -> tuple[Array, Array]:
-        inputs, moved = plain_inputs(target, 1, length, seed=2), np.zeros((2, length))
+    def influences(length: int) -> Array:
+        inputs = plain_inputs(target, 1, length, seed=2)
         base = instance.run(inputs, grad=False)[0]
+        moved = np.zeros((len(base), length))
         for j in range(length):
             for by in (1, 2):
                 other = instance.run(inputs.but(ids=changed(inputs.ids, target, (0, j), by)), grad=False)[0]
-                moved[:, j] = np.maximum(moved[:, j], np.abs(other - base)[[0, -1]].max(-1))
-        return moved[0], moved[1]
+                moved[:, j] = np.maximum(moved[:, j], np.abs(other - base).max(-1))
+        return moved
 
     far, dependence = look_far(target.module, target.longest, takes, influences, target.dependence)
     return target.but(far=far, dependence=dependence)
