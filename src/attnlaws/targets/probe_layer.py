@@ -192,13 +192,13 @@ def _far(target: LayerTarget, quiet: Instance) -> LayerTarget:
             return False
         return True
 
-    def influences(length: int, asking: Instance = quiet, **options: Any) -> Array:
+    def influences(length: int, tokens: list[int], asking: Instance = quiet, **options: Any) -> Array:
         x = draw((1, length, target.width), 2) / 8.0
-        base, moved = asking.run(x, **options)[0], np.zeros((length, length))
-        for j in range(length):
+        base, moved = asking.run(x, **options)[0], np.zeros((length, len(tokens)))
+        for place, j in enumerate(tokens):
             other = x.copy()
             other[0, j] = draw((target.width,), 100 + j) / 8.0
-            moved[:, j] = np.abs(asking.run(other, **options)[0] - base).max(-1)
+            moved[:, place] = np.abs(asking.run(other, **options)[0] - base).max(-1)
         return moved
 
     far, dependence = look_far(target.module, target.longest, takes, influences, target.dependence)

@@ -281,14 +281,14 @@ def _far(target: ModelTarget) -> ModelTarget:
             return False
         return True
 
-    def influences(length: int) -> Array:
+    def influences(length: int, tokens: list[int]) -> Array:
         inputs = plain_inputs(target, 1, length, seed=2)
         base = instance.run(inputs, grad=False)[0]
-        moved = np.zeros((len(base), length))
-        for j in range(length):
+        moved = np.zeros((len(base), len(tokens)))
+        for place, j in enumerate(tokens):
             for by in (1, 2):
                 other = instance.run(inputs.but(ids=changed(inputs.ids, target, (0, j), by)), grad=False)[0]
-                moved[:, j] = np.maximum(moved[:, j], np.abs(other - base).max(-1))
+                moved[:, place] = np.maximum(moved[:, place], np.abs(other - base).max(-1))
         return moved
 
     far, dependence = look_far(target.module, target.longest, takes, influences, target.dependence)
