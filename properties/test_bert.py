@@ -6,6 +6,7 @@ import numpy as np
 
 from attnlaws.laws.model_law import model_law
 from attnlaws.laws.model_trial import ModelTrial
+from attnlaws.problems.choices import places
 from attnlaws.problems.model_problem import ModelWants
 from attnlaws.targets.model import ModelTarget
 
@@ -15,7 +16,7 @@ ENCODERS = ("encoder",)
 @model_law(
     "bert.bidirectional",
     "the logits depend on every token, before and after",
-    wants=ModelWants(kinds=ENCODERS, min_length=2, texts=("random",), redrawn=True, max_length=40),
+    wants=ModelWants(kinds=ENCODERS, min_length=2, texts=("random",), redrawn=True, max_length=40, far=True),
     share=0.5,
     rejects=("each token alone", "zeros", "the first token not seen"),
 )
@@ -23,7 +24,7 @@ def test_bidirectional(trial: ModelTrial) -> None:
     """Each token has a weight > 0, so another token j moves f(x)_i for every i and j, as far as a window reaches."""
     model, inputs, sees = trial.model(trial.target.dtypes[-1], calm=True), trial.inputs, trial.sees()
     before, length = trial.run(model), trial.problem.length
-    for j in range(length) if length <= 9 else sorted({0, 1, length - 1, *trial.rng.integers(1, length, 5).tolist()}):
+    for j in places(trial.rng, length, 5):
         moved = np.zeros(inputs.ids.shape, dtype=bool)
         for _ in range(2):
             other = inputs.but(ids=trial.other(inputs.ids, (slice(None), slice(j, j + 1))))
