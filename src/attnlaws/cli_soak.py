@@ -109,7 +109,7 @@ def run(options: argparse.Namespace, progress: Callable[[str, int, int, int], No
                 print(made.text, flush=True)
                 said = time.monotonic()
     except _NoRound as end:
-        return end.code
+        return 1 if broken else end.code
     except DiedEarly as death:
         print(f"attnlaws: {options.target}: {death}", file=sys.stderr)
         return 1 if broken else death.code
