@@ -105,6 +105,28 @@ def test_what_has_no_law_there_is_left_alone(right: type[SmallGPT]) -> None:
     assert not report.failures, str(report)
 
 
+class Encoder(nn.Module):
+    """One layer without positions; tokens of some places may be hidden from all."""
+
+    def __init__(self, hidden: slice = slice(0)) -> None:
+        super().__init__()
+        self.hidden = hidden
+        self.tokens, self.qkv, self.head = nn.Embedding(11, 12), nn.Linear(12, 36), nn.Linear(12, 11)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        x = self.tokens(ids)
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.mT / math.sqrt(12)
+        scores[..., self.hidden] = -torch.inf
+        return self.head(x + torch.softmax(scores, -1) @ v)
+
+
+def test_encoders_are_tried_there_too() -> None:
+    assert not attnlaws.check(model(Encoder()), laws=["bert.bidirectional"]).failures
+    report = attnlaws.check(model(Encoder(slice(90, 95))), laws=["bert.bidirectional"])
+    assert [v.law for v in report.failures] == ["bert.bidirectional"], str(report)
+
+
 class Causal(nn.Module):
     """A layer whose triangle may end."""
 
